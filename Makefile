@@ -1,0 +1,181 @@
+# make help lists what there is to make.
+
+# --- settings: change them on the command line, make PRECISION=fp64 ---
+
+PRECISION ?= fp32# fp32 | fp64
+DEBUG     ?= 0# 1: -O0 -g3, collectives compared before they start, fresh memory filled with NaN
+SAN       ?=# address,undefined
+BUGS      ?= 0# 1: knows --bug NAME
+BLAS      ?= auto# 1: must be there; 0: three plain loops; auto: if it is there, saying so
+V         ?= 0# 1: show commands
+NP        ?= 4# ranks of make demo, make run-*, make gdb
+RANK      ?= 0# the rank that make gdb steps
+ARGS      ?=# further flags for make run-*, make gdb
+
+CC        ?= cc
+MPI_HOME  ?=
+MPICC     ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpicc
+MPIRUN    ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpirun
+WARNINGS  ?= -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
+OPTIMIZE  ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O2 -g)
+KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native)# for common/cpu
+
+# ------------------------------------------------------------------------------------------------------------------
+
+TRAINERS := tiny-ddp
+
+export OMPI_MCA_rmaps_base_oversubscribe := 1# more ranks than cores is normal here
+export OMPI_MCA_mpi_yield_when_idle := 1# and then a waiting rank must not hold its core
+export OMPI_MCA_hwloc_base_binding_policy := none# a single rank uses all cores
+ifeq ($(shell id -u),0)
+export OMPI_ALLOW_RUN_AS_ROOT := 1
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
+endif
+
+.DEFAULT_GOAL := all
+
+# deps comes first; the other goals then run in a make of their own, which finds what deps installed.
+ifneq ($(filter deps,$(MAKECMDGOALS)),)
+OTHERS := $(filter-out deps,$(MAKECMDGOALS))
+.PHONY: deps $(OTHERS)
+deps:
+	@sh common/tools/deps.sh
+$(OTHERS): deps
+	@+$(MAKE) --no-print-directory $@
+else
+
+VARIANT := $(PRECISION)$(if $(filter 1,$(DEBUG)),-debug)$(if $(SAN),-san)$(if $(filter 1,$(BUGS)),-bugs)$(if $(filter 0,$(BLAS)),-noblas)$(if $(SRC),-mine)
+OUT := build/$(VARIANT)
+OBJ := $(OUT)/obj
+FOUND := build/found-$(BLAS).mk
+Q := $(if $(filter 1,$(V)),,@)
+
+# What this machine has; not asked for by goals that compile nothing.
+ifneq ($(filter-out clean help format,$(or $(MAKECMDGOALS),all)),)
+include $(FOUND)
+$(FOUND): common/tools/probe.sh Makefile
+	@CC="$(CC)" MPICC="$(MPICC)" BLAS="$(BLAS)" sh common/tools/probe.sh $@
+endif
+
+DEFINES := -DPRECISION_$(shell echo $(PRECISION) | tr a-z A-Z) -DTEXT_ROOT='"$(CURDIR)"' \
+           $(if $(filter 1,$(DEBUG)),-DDEBUG) $(if $(filter 1,$(BUGS)),-DBUGS) $(if $(HAVE_BLAS),-DHAVE_BLAS)
+SANITIZE := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
+CFLAGS := -std=gnu11 $(OPTIMIZE) -fno-omit-frame-pointer $(WARNINGS) $(SANITIZE) $(DEFINES) -Icommon -Itiny-ddp -MMD -MP
+LIBS := $(BLAS_LIBS) -lcjson $(OPENMP) -lpthread -lm
+
+COMMON := $(wildcard common/*.c) \
+          $(filter-out $(if $(HAVE_BLAS),%/no_blas.c,%_blas.c %_blocks.c),$(wildcard common/cpu/*.c)) \
+          $(if $(HAVE_BLAS),,common/cpu/no_blas.c)
+SCHEME := $(or $(SRC),tiny-ddp/ddp.c) tiny-ddp/ddp_plan.c
+TESTS := $(basename $(notdir $(wildcard tests/test_*.c))) hang
+objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
+
+.PHONY: all programs demo test test-ddp grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
+all: $(TRAINERS)
+
+# --- compiling: every object depends on the flags it was made with, so builds never mix ---
+
+$(OUT)/flags: FORCE
+	@mkdir -p $(OUT)
+	@echo '$(CC) $(CFLAGS) $(KERNELS) $(LIBS) $(SRC)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(KERNELS) $(LIBS) $(SRC)' > $@
+
+$(OBJ)/common/cpu/exp.o: private KERNELS += -ffast-math
+$(OBJ)/common/cpu/%.o: common/cpu/%.c $(OUT)/flags
+	@mkdir -p $(@D)
+	@echo "  CC      $@"
+	$(Q)$(CC) $(CFLAGS) $(KERNELS) $(OPENMP) -c $< -o $@
+
+$(OBJ)/common/comm_mpi.o: common/comm_mpi.c $(OUT)/flags
+	@mkdir -p $(@D)
+	@echo "  MPICC   $@"
+	$(Q)$(MPICC) $(CFLAGS) -c $< -o $@
+
+$(OBJ)/%.o: %.c $(OUT)/flags
+	@mkdir -p $(@D)
+	@echo "  CC      $@"
+	$(Q)$(CC) $(CFLAGS) -c $< -o $@
+
+$(OUT)/libcommon.a: $(call objects,$(COMMON))
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+define link
+@echo "  LINK    $@"
+$(Q)$(MPICC) $(OPTIMIZE) $(SANITIZE) $(filter %.o %.a,$^) $(LIBS) $(1) -o $@
+endef
+
+# --- trainers; the default build also puts them into their folders ---
+
+$(OUT)/tiny-ddp: $(call objects,tiny-ddp/main.c $(SCHEME)) $(OUT)/libcommon.a
+	$(call link)
+
+$(TRAINERS): %: $(OUT)/%
+	$(if $(filter fp32,$(VARIANT)),@cp $< $@/$@)
+
+$(addprefix run-,$(TRAINERS)): run-%: %
+	$(MPIRUN) -n $(NP) $(OUT)/$* $(ARGS)
+
+demo: tiny-ddp
+	$(MPIRUN) -n 4 tiny-ddp/tiny-ddp --steps 250 --verify --sample 400
+
+# --- tests: cmocka, in several builds side by side ---
+
+$(OUT)/test_%: $(OBJ)/tests/test_%.o $(OBJ)/tests/testing.o $(call objects,$(SCHEME)) $(OUT)/libcommon.a
+	$(call link,-lcmocka)
+
+$(OUT)/hang: $(OBJ)/tests/hang.o $(OUT)/libcommon.a
+	$(call link)
+
+programs: $(TRAINERS) $(addprefix $(OUT)/,$(TESTS))
+
+BUILDS_TESTED := "PRECISION=fp32" "PRECISION=fp64" "PRECISION=fp64 BUGS=1" "PRECISION=fp32 BUGS=1" \
+                 "PRECISION=fp64 DEBUG=1" "PRECISION=fp32 SAN=address,undefined" "PRECISION=fp32 BLAS=0"
+test:
+	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $$build programs || exit 1; done
+	@MPIRUN="$(MPIRUN)" bash tests/run.sh
+
+grid:
+	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $$build programs || exit 1; done
+	@GRID=10 MPIRUN="$(MPIRUN)" bash tests/run.sh
+
+# A student's file in place of tiny-ddp/ddp.c.
+test-ddp:
+	@$(MAKE) --no-print-directory PRECISION=fp64 SRC=$(SRC) programs
+	@MPIRUN="$(MPIRUN)" bash tests/run.sh fp64$(if $(SRC),-mine) test_ddp
+
+bench: tiny-ddp $(OUT)/gemm_rate
+	@MPIRUN="$(MPIRUN)" bash tests/bench/bench.sh
+
+$(OUT)/gemm_rate: $(OBJ)/tests/bench/gemm_rate.o $(OUT)/libcommon.a
+	$(call link)
+
+# --- looking ---
+
+# NP ranks of the debug build, one of them in gdb on this terminal.
+gdb:
+	@$(MAKE) --no-print-directory DEBUG=1 tiny-ddp
+	GDB_RANK=$(RANK) $(MPIRUN) --stdin $(RANK) -n $(NP) common/tools/gdb-rank build/$(PRECISION)-debug/tiny-ddp --timeout 0 $(ARGS)
+
+SOURCES = $(shell git ls-files '*.c' '*.h')
+format:
+	clang-format -i $(SOURCES)
+lint:
+	clang-format --dry-run -Werror $(SOURCES)
+	cppcheck --quiet --error-exitcode=1 --enable=warning --inline-suppr -Icommon -Itiny-ddp -DPRECISION_FP32 -DHAVE_BLAS -DTEXT_ROOT='""' common tiny-ddp
+
+clean:
+	rm -rf build $(foreach t,$(TRAINERS),$t/$t)
+
+help:
+	@sed -n '/^# --- settings/,/^# ------/p' Makefile | grep -E '^[A-Z_]+ +\?=' | sed 's/ *?=\([^#]*\)#* */  [\1]  /'
+	@echo "goals:"
+	@echo "  all         every trainer, into its folder"
+	@echo "  deps        install what is needed (apt)"
+	@echo "  demo        four ranks train a small transformer on this repository's text, and prove it equals one"
+	@echo "  test        build everything and run every test; grid: ten times as many random configurations"
+	@echo "  test-ddp    test SRC=my_ddp.c in place of tiny-ddp/ddp.c"
+	@echo "  bench       tokens/s and memory beside the speed of BLAS"
+	@echo "  run-tiny-ddp, gdb    with NP=, RANK=, ARGS="
+	@echo "  format, lint, clean"
+
+-include $(shell find $(OBJ) -name '*.d' 2>/dev/null)
+endif

@@ -1,0 +1,44 @@
+#include "batch.h"
+
+#include "bug.h"
+
+Batch batch_create(const Data *data, DataOrder order, int accumulate, Group *group)
+{
+    int ranks = group ? group_size(group) : 1;
+    Batch b = {.data = data, .order = order, .group = group, .accumulate = accumulate};
+    b.sequences = order.batch / accumulate / ranks;
+    b.rows = rows_create(accumulate * b.sequences * order.seq);
+    return b;
+}
+
+void batch_free(Batch *b)
+{
+    rows_free(&b->rows);
+}
+
+void batch_read(Batch *b, long step)
+{
+    int rank = b->group ? group_rank(b->group) : 0;
+    for (int m = 0; m < b->accumulate; m++) {
+        int first = m * (b->order.batch / b->accumulate) + rank * b->sequences; /* in the global batch */
+        Rows rows = batch_micro_step(b, m);
+        data_read(b->data, b->order, step, first, b->sequences, rank * b->sequences * b->order.seq, &rows);
+    }
+    b->counted = rows_counted(&b->rows);
+    if (BUG(mean_of_means) && b->group) {
+        b->counted *= group_size(b->group); /* my own count, and 1/n for the average over ranks */
+        return;
+    }
+    if (b->group) comm_all_reduce(b->group, &b->counted, 1, COMM_INT64, COMM_SUM);
+}
+
+Rows batch_micro_step(const Batch *b, int m)
+{
+    int count = b->sequences * b->order.seq;
+    return rows_slice(&b->rows, m * count, count);
+}
+
+double batch_scale(const Batch *b)
+{
+    return b->counted > 0 ? 1.0 / (double)b->counted : 0;
+}

@@ -1,0 +1,65 @@
+#include "bug.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+
+static const struct {
+    const char *name, *story, *caught_by;
+} table[BUGS_KNOWN] = {
+    [BUG_mean_of_means] = {"mean_of_means",
+                           "each rank divides by its own count of labels and the gradients are averaged: ranks with few "
+                           "labels weigh as much as ranks with many",
+                           "test_bugs: gradients of uneven labels; --verify with --ignore 0.5"},
+    [BUG_reduce_every_micro_step] = {"reduce_every_micro_step",
+                                     "gradients are reduced after each micro-step, so what was already a sum over ranks "
+                                     "is summed again",
+                                     "test_bugs: gradients under accumulation; --verify with --accumulate 2"},
+    [BUG_forget_last_bucket] = {"forget_last_bucket",
+                                "the bucket that is not full when the backward pass ends is never sent",
+                                "test_bugs: gradients of the root unit; --verify"},
+    [BUG_rank_seeded_init] = {"rank_seeded_init",
+                              "each rank seeds its generator with seed + rank, so replicas start unequal",
+                              "test_bugs: initial weights; the check at every start"},
+};
+
+static BugName active;
+static char skip_group[32], skip_kind[32];
+static long skip_number; /* 0: every call */
+
+const char *bug_set(const char *text)
+{
+    active = BUG_none;
+    skip_group[0] = skip_kind[0] = '\0';
+    skip_number = 0;
+    if (!text) return NULL;
+#ifndef BUGS
+    if (strcmp(text, "list") != 0)
+        return complain("--bug %s: this build has no bugs; build with make BUGS=1", text);
+#endif
+    if (strcmp(text, "list") == 0) {
+        for (int b = BUG_none + 1; b < BUGS_KNOWN; b++)
+            printf("%s\n    %s\n    caught by %s\n", table[b].name, table[b].story, table[b].caught_by);
+        printf("skip=GROUP.KIND[.N]\n    the collectives of that kind on that group do nothing (or only the N-th)\n"
+               "    caught by test_bugs: the skip mutation; --verify\n");
+        return NULL;
+    }
+    if (sscanf(text, "skip=%31[^.].%31[^.].%ld", skip_group, skip_kind, &skip_number) >= 2) return NULL;
+    for (int b = BUG_none + 1; b < BUGS_KNOWN; b++)
+        if (strcmp(text, table[b].name) == 0) active = (BugName)b;
+    if (active == BUG_none) return complain("--bug %s: no such bug; --bug list names them", text);
+    return NULL;
+}
+
+bool bug_is_on(BugName name)
+{
+    return active == name;
+}
+
+bool bug_skips(const char *group, const char *kind, long number)
+{
+    return skip_group[0] && strcmp(skip_group, group) == 0 && strcmp(skip_kind, kind) == 0 &&
+           (skip_number == 0 || skip_number == number);
+}

@@ -1,0 +1,50 @@
+/* What comm.c shares with its backend (comm_mpi.c), with the flight recorder and with nobody else. */
+#pragma once
+
+#include "comm.h"
+
+typedef struct {
+    CommKind kind;
+    void *out;
+    const void *in;
+    size_t count;
+    CommType type;
+    CommOp op;
+    int root;
+    Place place;
+} Collective;
+
+struct Group {
+    char name[16];
+    int size, rank;
+    bool counted;
+    long sequence; /* collectives started so far: their number in the flight recorder */
+    CommCount count[COMM_KINDS];
+    int index; /* in comm_group() and in the backend's table of communicators */
+};
+
+struct Work {
+    Collective what;
+    Group *group;
+    int record;     /* slot in the flight recorder */
+    int index;      /* in comm.c's pool and in the backend's table of requests */
+    double started; /* trace clock */
+    bool counted;
+    bool busy, done;
+};
+
+enum { GROUPS_MAX = 64, WORKS_MAX = 64 };
+
+/* --- the backend --- */
+
+void backend_init(int *argc, char ***argv, int *world_rank, int *world_size);
+void backend_finalize(void);
+void backend_split(int parent, int color, int child, int *size, int *rank); /* child: index of the new group */
+void backend_duplicate(int parent, int child);
+void backend_start(Work *work);
+bool backend_test(Work *work);
+void backend_wait(Work *work);
+
+/* Debug builds: compares kind, count, type, operation and root with every rank of the group and aborts, naming both
+ * places, when they differ. Elsewhere: nothing. */
+void backend_compare(const Work *work);

@@ -1,0 +1,120 @@
+#include "config.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "bug.h"
+#include "error.h"
+
+#define AT(member) offsetof(Config, member)
+
+enum { INTS_MAX = 2147483647 };
+
+/* clang-format off */
+static const Option common_options[] = {
+    {"model", OPTION_TEXT, AT(model), "demo", .help = "a preset, or a folder with config.json and model.safetensors"},
+    {"data", OPTION_TEXT, AT(data), TEXT_ROOT, .help = "a text file, a folder of them, or a .bin of tokens (llm.c)"},
+    {"batch", OPTION_INT, AT(batch), NULL, 1, INTS_MAX, .help = "sequences in a step, over all ranks (the preset's)"},
+    {"accumulate", OPTION_INT, AT(accumulate), "1", 1, INTS_MAX, .help = "micro-steps in a step"},
+    {"seq", OPTION_INT, AT(seq), NULL, 1, INTS_MAX, .help = "tokens in a sequence (the preset's)"},
+    {"steps", OPTION_INT, AT(steps), "50", 1, INTS_MAX, .help = "optimizer steps"},
+    {"seed", OPTION_INT, AT(seed), "1337", 0, INTS_MAX, .help = "of the weights and of the order of the data"},
+    {"ignore", OPTION_NUMBER, AT(ignore), "0", 0, 1, .help = "leave out this fraction of the labels, unevenly over the sequences"},
+
+    {"optimizer", OPTION_CHOICE, AT(optimizer), "adamw", .choices = "adamw|sgd", .help = ""},
+    {"lr", OPTION_NUMBER, AT(lr), NULL, 0, 1e6, .help = "peak learning rate (the preset's)"},
+    {"warmup", OPTION_INT, AT(warmup), "10", 0, INTS_MAX, .help = "steps of linear rise; a cosine to a tenth follows"},
+    {"weight-decay", OPTION_NUMBER, AT(weight_decay), "0.1", 0, 1e6, .help = "decoupled, matrices only"},
+    {"clip", OPTION_NUMBER, AT(clip), "1", 0, 1e30, .help = "largest norm of the whole gradient; 0: no clipping"},
+
+    {"device", OPTION_CHOICE, AT(device), "auto", .choices = "auto|cpu", .help = ""},
+    {"kernel", OPTION_TEXT, AT(kernel), "", .help = "choose variants: linear=naive,attention=naive"},
+    {"timeout", OPTION_NUMBER, AT(timeout), "60", 0, 1e9, .help = "seconds without progress before a rank gives up; 0: never"},
+    {"peak", OPTION_NUMBER, AT(peak), "0", 0, 1e9, .help = "TFLOP/s of one rank's device, for the mfu"},
+
+    {"verify", OPTION_OPTIONAL_INT, AT(verify), "0", 1, INTS_MAX, .given = "3", .help = "compare the first K steps (3) with a single device"},
+    {"ledger", OPTION_SWITCH, AT(ledger), "0", 0, 1, .help = "print bytes sent and held beside the formulas"},
+    {"log", OPTION_TEXT, AT(log), "", .help = "write a JSON line per step; the first holds the configuration"},
+    {"trace", OPTION_TEXT, AT(trace), "", .help = "write a timeline of all ranks, for Perfetto"},
+    {"dump", OPTION_TEXT, AT(dump), "", .help = "write the first step's gradients and the final weights (safetensors)"},
+    {"sample", OPTION_INT, AT(sample), "0", 0, INTS_MAX, .help = "after training, let the model write N tokens"},
+    {"prompt", OPTION_TEXT, AT(prompt), "\n", .help = "what --sample starts from"},
+    {"show", OPTION_CHOICE, AT(show), "", .choices = "mesh|shards|memory|plan", .help = "draw it and stop"},
+    {"world", OPTION_INT, AT(world), NULL, 1, 1000000, .help = "for --show: as if there were N ranks"},
+    {"step", OPTION_SWITCH, AT(step), "0", 0, 1, .help = "stop after each phase until Enter is pressed"},
+    {"bug", OPTION_TEXT, AT(bug), "", .help = "switch on a known bug (builds with BUGS=1); list: name them"},
+};
+/* clang-format on */
+
+OptionTable config_options(Config *config)
+{
+    return (OptionTable){"flags of every trainer", common_options, sizeof common_options / sizeof common_options[0],
+                         config};
+}
+
+/* The model and what it brings: sequence, batch, learning rate. */
+static const char *choose_model(Config *c)
+{
+    const Preset *preset = preset_find(c->model);
+    if (preset) {
+        c->architecture = preset->model;
+    } else {
+        struct stat info;
+        if (stat(c->model, &info) != 0 || !S_ISDIR(info.st_mode))
+            return complain("--model %s: neither a preset (%s) nor a folder", c->model, preset_names());
+        const char *complaint = model_config_read(&c->architecture, c->model);
+        if (complaint) return complaint;
+        c->pretrained = true;
+    }
+    if (!c->seq) c->seq = preset ? preset->seq : 128;
+    if (!c->batch) c->batch = preset ? preset->batch : 24;
+    if (c->lr < 0) c->lr = preset ? preset->lr : 1e-4;
+    c->architecture.max_seq = (int)c->seq;
+    return NULL;
+}
+
+static const char *choose_kernels(Config *c)
+{
+    char list[256];
+    if (snprintf(list, sizeof list, "%s", c->kernel) >= (int)sizeof list) return complain("--kernel: too long");
+    c->kernels = kernels_cpu();
+    for (char *choice = strtok(list, ","); choice; choice = strtok(NULL, ",")) {
+        const char *complaint = kernels_choose(&c->kernels, choice);
+        if (complaint) return complaint;
+    }
+    return NULL;
+}
+
+const char *config_finish(Config *c, int data_ranks)
+{
+    const char *complaint = choose_model(c);
+    if (!complaint) complaint = choose_kernels(c);
+    if (complaint) return complaint;
+    if (c->batch % (data_ranks * c->accumulate))
+        return complain("--batch %ld: must be a multiple of data ranks x --accumulate = %d x %ld", c->batch, data_ranks,
+                        c->accumulate);
+    if (c->batch / c->accumulate * c->seq > INTS_MAX / 2)
+        return complain("--batch %ld: a micro-step of %ld rows is too large", c->batch,
+                        c->batch / c->accumulate * c->seq);
+    if (c->warmup > c->steps) c->warmup = c->steps;
+    return NULL;
+}
+
+DataOrder config_data_order(const Config *c)
+{
+    return (DataOrder){.seed = (uint64_t)c->seed, .batch = (int)c->batch, .seq = (int)c->seq, .ignore = c->ignore};
+}
+
+OptimizerConfig config_optimizer(const Config *c)
+{
+    return (OptimizerConfig){.kind = strcmp(c->optimizer, "sgd") == 0 ? OPTIMIZER_SGD : OPTIMIZER_ADAMW,
+                             .lr = c->lr,
+                             .warmup = c->warmup,
+                             .steps = c->steps,
+                             .weight_decay = c->weight_decay,
+                             .clip = c->clip,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .eps = 1e-8};
+}

@@ -1,0 +1,210 @@
+/* Attention by blocks: a tile of queries meets a tile of keys in one small matrix product (CBLAS), with the online
+ * softmax of FlashAttention (Dao et al., 2022) between tiles; the N x N matrix never exists. Key tiles that no query of
+ * the tile may see are skipped. Gains about an order of magnitude over attention_naive.c, whose formulas it computes. */
+#include <cblas.h>
+#include <math.h>
+#include <string.h>
+
+#include "cpu.h"
+
+#if defined(PRECISION_FP64)
+#define GEMM cblas_dgemm
+#else
+#define GEMM cblas_sgemm
+#endif
+
+enum { TILE_Q = 32, TILE_K = 64 };
+
+/* The keys that some query of rows [i0, i1) may see: indices [first, last). */
+static void keys_of_tile(AttentionShape s, int i0, int i1, int *first, int *last)
+{
+    int lo = s.lo[i0], hi = s.hi[i0];
+    for (int i = i0 + 1; i < i1; i++) {
+        if (s.lo[i] < lo) lo = s.lo[i];
+        if (s.hi[i] > hi) hi = s.hi[i];
+    }
+    *first = cpu_lower_bound(s.key_id, s.keys, lo);
+    *last = cpu_lower_bound(s.key_id, s.keys, hi);
+}
+
+static int clamp(int x, int low, int high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+/* Row i's keys inside the tile [j0, j1), as offsets from j0: [*a, *b). */
+static void keys_of_row(AttentionShape s, int i, int j0, int j1, int *a, int *b)
+{
+    *a = clamp(cpu_lower_bound(s.key_id, s.keys, s.lo[i]), j0, j1) - j0;
+    *b = clamp(cpu_lower_bound(s.key_id, s.keys, s.hi[i]), j0, j1) - j0;
+}
+
+static void forward_tile(real *out, acc *fold, acc *lse, const real *q, const real *k, const real *v, AttentionShape s,
+                         int i0, int i1, int h)
+{
+    int D = s.head_dim, rows = i1 - i0, first, last;
+    real score[TILE_Q][TILE_K];
+    acc sum[TILE_Q][HEAD_DIM_MAX], top[TILE_Q], total[TILE_Q]; /* the block's running result, unnormalized */
+    for (int r = 0; r < rows; r++) {
+        memset(sum[r], 0, (size_t)D * sizeof sum[r][0]);
+        top[r] = -INFINITY;
+        total[r] = 0;
+    }
+
+    keys_of_tile(s, i0, i1, &first, &last);
+    for (int j0 = first; j0 < last; j0 += TILE_K) {
+        int j1 = j0 + TILE_K < last ? j0 + TILE_K : last, keys = j1 - j0;
+        GEMM(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, D, 1 / (real)sqrt(D), q + i0 * s.q_stride,
+             (int)s.q_stride, k + j0 * s.kv_stride, (int)s.kv_stride, 0, &score[0][0], TILE_K);
+        for (int r = 0; r < rows; r++) {
+            int a, b;
+            real *p = score[r];
+            keys_of_row(s, i0 + r, j0, j1, &a, &b);
+            acc new_top = top[r];
+            for (int j = a; j < b; j++) new_top = p[j] > new_top ? p[j] : new_top;
+            if (a < b) {
+                acc rescale = (acc)exp(top[r] - new_top);
+                for (int j = a; j < b; j++) p[j] -= new_top;
+                cpu_exp(p + a, p + a, b - a);
+                acc add = 0;
+                for (int j = a; j < b; j++) add += p[j];
+                total[r] = total[r] * rescale + add;
+                for (int d = 0; d < D; d++) sum[r][d] *= rescale;
+                top[r] = new_top;
+            } else {
+                a = b = 0;
+            }
+            memset(p, 0, (size_t)a * sizeof *p);
+            memset(p + b, 0, (size_t)(keys - b) * sizeof *p);
+        }
+        GEMM(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, D, keys, 1, &score[0][0], TILE_K, v + j0 * s.kv_stride,
+             (int)s.kv_stride, 1, &sum[0][0], HEAD_DIM_MAX);
+    }
+
+    for (int r = 0; r < rows; r++) {
+        size_t at = (size_t)(i0 + r) * s.heads + h;
+        acc result[HEAD_DIM_MAX] = {0};
+        if (s.flags & ATTENTION_FIRST)
+            lse[at] = -INFINITY;
+        else
+            memcpy(result, fold + at * D, (size_t)D * sizeof *fold);
+        cpu_attention_merge(result, &lse[at], sum[r], top[r], total[r], D);
+        if (s.flags & ATTENTION_LAST)
+            memcpy(out + at * D, result, (size_t)D * sizeof *out);
+        else
+            memcpy(fold + at * D, result, (size_t)D * sizeof *fold);
+    }
+}
+
+void attention_forward_blocks(real *out, acc *fold, acc *lse, const real *q, const real *k, const real *v,
+                              AttentionShape s)
+{
+    int sharing = s.heads / s.kv_heads;
+#pragma omp parallel for collapse(2) schedule(dynamic)
+    for (int i0 = 0; i0 < s.queries; i0 += TILE_Q)
+        for (int h = 0; h < s.heads; h++) {
+            size_t head = (size_t)h * s.head_dim, kv_head = (size_t)(h / sharing) * s.head_dim;
+            int i1 = i0 + TILE_Q < s.queries ? i0 + TILE_Q : s.queries;
+            forward_tile(out, fold, lse, q + head, k + kv_head, v + kv_head, s, i0, i1, h);
+        }
+}
+
+typedef struct {
+    const real *q, *k, *v, *dout, *out; /* of this head; dout and out [queries, H D] */
+    const acc *lse, *dot;               /* [queries, H] */
+    acc *dk, *dv;                       /* of this key/value head, at d_stride */
+    size_t d_stride;
+} Head;
+
+/* p = exp(score - lse) and ds = p (dp - dot) / sqrt(D) over one tile, in place of score and dp; masked entries are 0. */
+static void softmax_gradient(real score[TILE_Q][TILE_K], real dp[TILE_Q][TILE_K], Head head, AttentionShape s, int i0,
+                             int i1, int j0, int j1, int h)
+{
+    real scale = 1 / (real)sqrt(s.head_dim);
+    for (int r = 0; r < i1 - i0; r++) {
+        int a, b;
+        size_t at = (size_t)(i0 + r) * s.heads + h;
+        real *p = score[r], *ds = dp[r];
+        keys_of_row(s, i0 + r, j0, j1, &a, &b);
+        if (a >= b) a = b = 0;
+        for (int j = a; j < b; j++) p[j] -= head.lse[at];
+        cpu_exp(p + a, p + a, b - a);
+        for (int j = a; j < b; j++) ds[j] = p[j] * (ds[j] - head.dot[at]) * scale;
+        size_t right = (size_t)(j1 - j0 - b) * sizeof *p;
+        memset(p, 0, (size_t)a * sizeof *p);
+        memset(ds, 0, (size_t)a * sizeof *ds);
+        memset(p + b, 0, right);
+        memset(ds + b, 0, right);
+    }
+}
+
+static void backward_tile(real *dq, acc *dq_fold, Head head, AttentionShape s, int i0, int i1, int h)
+{
+    int D = s.head_dim, rows = i1 - i0, row_width = s.heads * D, first, last;
+    real score[TILE_Q][TILE_K], dp[TILE_Q][TILE_K];
+    acc dqi[TILE_Q][HEAD_DIM_MAX];
+    for (int r = 0; r < rows; r++) {
+        size_t at = (size_t)(i0 + r) * s.heads + h;
+        if (s.flags & ATTENTION_FIRST)
+            memset(dqi[r], 0, (size_t)D * sizeof dqi[r][0]);
+        else
+            memcpy(dqi[r], dq_fold + at * D, (size_t)D * sizeof dqi[r][0]);
+    }
+
+    keys_of_tile(s, i0, i1, &first, &last);
+    const real *qi = head.q + i0 * s.q_stride, *douti = head.dout + (size_t)i0 * row_width;
+    for (int j0 = first; j0 < last; j0 += TILE_K) {
+        int j1 = j0 + TILE_K < last ? j0 + TILE_K : last, keys = j1 - j0;
+        const real *kj = head.k + j0 * s.kv_stride, *vj = head.v + j0 * s.kv_stride;
+        int q_ld = (int)s.q_stride, kv_ld = (int)s.kv_stride, d_ld = (int)head.d_stride;
+        GEMM(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, D, 1 / (real)sqrt(D), qi, q_ld, kj, kv_ld, 0,
+             &score[0][0], TILE_K);
+        GEMM(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, D, 1, douti, row_width, vj, kv_ld, 0, &dp[0][0],
+             TILE_K);
+        softmax_gradient(score, dp, head, s, i0, i1, j0, j1, h);
+        GEMM(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, D, keys, 1, &dp[0][0], TILE_K, kj, kv_ld, 1, &dqi[0][0],
+             HEAD_DIM_MAX);
+        GEMM(CblasRowMajor, CblasTrans, CblasNoTrans, keys, D, rows, 1, &dp[0][0], TILE_K, qi, q_ld, 1,
+             head.dk + j0 * head.d_stride, d_ld);
+        GEMM(CblasRowMajor, CblasTrans, CblasNoTrans, keys, D, rows, 1, &score[0][0], TILE_K, douti, row_width, 1,
+             head.dv + j0 * head.d_stride, d_ld);
+    }
+
+    for (int r = 0; r < rows; r++) {
+        size_t at = (size_t)(i0 + r) * s.heads + h;
+        if (s.flags & ATTENTION_LAST)
+            memcpy(dq + (i0 + r) * s.q_stride + (size_t)h * D, dqi[r], (size_t)D * sizeof *dq);
+        else
+            memcpy(dq_fold + at * D, dqi[r], (size_t)D * sizeof *dq_fold);
+    }
+}
+
+/* Threads share out key/value heads, so no two add to the same dk and dv. */
+void attention_backward_blocks(real *dq, acc *dq_fold, real *dk, real *dv, acc *dk_fold, acc *dv_fold, acc *dot,
+                               const real *dout, const real *out, const acc *lse, const real *q, const real *k,
+                               const real *v, AttentionShape s)
+{
+    int D = s.head_dim, sharing = s.heads / s.kv_heads;
+    if (s.flags & ATTENTION_FIRST) cpu_attention_dot(dot, dout, out, s.queries, s.heads, D);
+    acc *dk_to = dk_fold ? dk_fold : dk, *dv_to = dv_fold ? dv_fold : dv;
+    size_t d_stride = dk_fold ? (size_t)s.kv_heads * D : s.kv_stride;
+
+#pragma omp parallel for
+    for (int g = 0; g < s.kv_heads; g++) {
+        size_t kv_head = (size_t)g * D;
+        if (!dk_fold)
+            for (int j = 0; j < s.keys; j++) {
+                memset(dk_to + j * d_stride + kv_head, 0, (size_t)D * sizeof *dk_to);
+                memset(dv_to + j * d_stride + kv_head, 0, (size_t)D * sizeof *dv_to);
+            }
+        for (int h = g * sharing; h < (g + 1) * sharing; h++) {
+            size_t head = (size_t)h * D;
+            Head parts = {q + head, k + kv_head, v + kv_head, dout + head, out + head, lse, dot, dk_to + kv_head,
+                          dv_to + kv_head, d_stride};
+            for (int i0 = 0; i0 < s.queries; i0 += TILE_Q) {
+                int i1 = i0 + TILE_Q < s.queries ? i0 + TILE_Q : s.queries;
+                backward_tile(dq, dq_fold, parts, s, i0, i1, h);
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+/* Fills the kernel table with the CPU's kernels, and chooses among variants. */
+#include "cpu.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "error.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#else
+static void omp_set_num_threads(int threads)
+{
+    (void)threads;
+}
+#endif
+
+static void use_linear_naive(Kernels *k)
+{
+    k->linear_forward = linear_forward_naive;
+    k->linear_backward_input = linear_backward_input_naive;
+    k->linear_backward_weight = linear_backward_weight_naive;
+}
+
+static void use_attention_naive(Kernels *k)
+{
+    k->attention_forward = attention_forward_naive;
+    k->attention_backward = attention_backward_naive;
+}
+
+#ifdef HAVE_BLAS
+static void use_linear_blas(Kernels *k)
+{
+    k->linear_forward = linear_forward_blas;
+    k->linear_backward_input = linear_backward_input_blas;
+    k->linear_backward_weight = linear_backward_weight_blas;
+}
+
+static void use_attention_blocks(Kernels *k)
+{
+    k->attention_forward = attention_forward_blocks;
+    k->attention_backward = attention_backward_blocks;
+}
+#endif
+
+/* The last variant of an entry that this build has is its default. */
+static const struct {
+    const char *name; /* ENTRY=VARIANT */
+    void (*use)(Kernels *);
+} variants[] = {
+    {"linear=naive", use_linear_naive},
+    {"attention=naive", use_attention_naive},
+#ifdef HAVE_BLAS
+    {"linear=blas", use_linear_blas},
+    {"attention=blocks", use_attention_blocks},
+#endif
+};
+enum { VARIANTS = sizeof variants / sizeof variants[0] };
+
+Kernels kernels_cpu(void)
+{
+    Kernels k = {
+        .backend = "cpu",
+        .embedding_forward = embedding_forward,
+        .embedding_backward = embedding_backward,
+        .residual_norm_forward = residual_norm_forward,
+        .residual_norm_backward = residual_norm_backward,
+        .qk_rope_forward = qk_rope_forward,
+        .qk_rope_backward = qk_rope_backward,
+        .swiglu_forward = swiglu_forward,
+        .swiglu_backward = swiglu_backward,
+        .cross_entropy = cross_entropy,
+        .add = flat_add,
+        .sum_squares = flat_sum_squares,
+        .adamw = flat_adamw,
+        .sgd = flat_sgd,
+    };
+    for (int v = 0; v < VARIANTS; v++) variants[v].use(&k);
+    return k;
+}
+
+const char *kernels_choose(Kernels *kernels, const char *choice)
+{
+    char known[256] = "";
+    for (int v = 0; v < VARIANTS; v++) {
+        if (strcmp(choice, variants[v].name) == 0) {
+            variants[v].use(kernels);
+            return NULL;
+        }
+        snprintf(known + strlen(known), sizeof known - strlen(known), " %s", variants[v].name);
+    }
+    return complain("--kernel %s: no such kernel in this build; there are:%s", choice, known);
+}
+
+void kernels_set_threads(int threads)
+{
+    omp_set_num_threads(threads);
+    blas_set_threads(threads);
+}
+
+const char *kernels_blas(void)
+{
+    return blas_name();
+}

@@ -1,0 +1,12 @@
+/* In builds without a BLAS the plain loops are all there is. */
+#include "cpu.h"
+
+void blas_set_threads(int threads)
+{
+    (void)threads;
+}
+
+const char *blas_name(void)
+{
+    return "no BLAS in this build: matrix products are three plain loops";
+}

@@ -1,0 +1,53 @@
+/* Training data: a stream of tokens, and the rows that a step takes from it.
+ *
+ * The data is one long row of tokens. Sequence b of step s is a window at a place drawn by Philox from (seed, s, b): so
+ * the order of the data depends on the seed and the step alone, never on how many ranks read it, and every rank reads
+ * just the sequences that it trains on.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "memory.h"
+
+/* A batch is a row of tokens; there is no batch dimension. Row i attends to the rows whose id is in [lo, hi). Causal
+ * attention, packed documents, sliding windows are only different intervals. */
+typedef struct {
+    int count;     /* N */
+    int *token;    /* [N] */
+    int *label;    /* [N]  the next token, or -1: not counted in the loss */
+    int *position; /* [N]  for RoPE: the place in its sequence */
+    int *id;       /* [N]  ascending; unique over the micro-step's rows of all ranks */
+    int *lo, *hi;  /* [N]  ids this row may attend to */
+} Rows;
+
+/* Six arrays of `count` ints, contents undefined; rows_free gives them back. Charged to activations. */
+Rows rows_create(int count);
+void rows_free(Rows *rows);
+
+/* A view of rows [first, first + count); owns nothing. */
+Rows rows_slice(const Rows *rows, int first, int count);
+
+int64_t rows_counted(const Rows *rows); /* labels that are not -1 */
+int64_t rows_area(const Rows *rows);    /* (query, key) pairs that the intervals allow */
+
+typedef struct Data Data;
+
+/* Opens a text file, a folder of text files (read in order of their names, as bytes; vocabulary 256) or a .bin of tokens
+ * in llm.c's layouts (uint16: magic 20240520; uint32: magic 20240801). Returns NULL, with *data set, or a complaint.
+ * Checks this rank's share (rank of ranks) of the tokens against `vocab`: together the ranks check them all. */
+const char *data_open(Data **data, const char *path, int vocab, int seq, int rank, int ranks);
+void data_close(Data *data);
+
+int64_t data_tokens(const Data *data);
+
+typedef struct {
+    uint64_t seed;
+    int batch;     /* sequences in a step, over all ranks */
+    int seq;       /* T */
+    double ignore; /* drop about this fraction of the labels, unevenly over the sequences; 0: none */
+} DataOrder;
+
+/* Fills rows [0, count * T) with sequences first ... first + count - 1 of `step`. Row ids count from id_zero. */
+void data_read(const Data *data, DataOrder order, long step, int first, int count, int id_zero, Rows *rows);

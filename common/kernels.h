@@ -1,0 +1,134 @@
+/* The kernel table: every operation of the model, reached through one function pointer with one documented entry.
+ *
+ * A backend fills the table (common/cpu). Where an operation has several kernels, they are variants of one entry, chosen
+ * by name: --kernel linear=naive.
+ *
+ * Letters, everywhere in the suite:
+ *
+ *   N rows of a micro-step    C width        F feed-forward width   V vocabulary   L layers
+ *   T rows of a sequence      H heads        K key/value heads      D head_dim     B sequences of a step
+ *
+ * All matrices are row-major. A weight is [out, in], as PyTorch keeps it. `d` before a name is its gradient. Unless an
+ * entry says "adds", outputs are overwritten.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "precision.h"
+
+/* One block of keys and values, to be folded into the attention of a set of queries. Row i of the queries attends to the
+ * keys whose id is in [lo[i], hi[i]). Query head h reads key/value head h / (H / K). */
+typedef struct {
+    int heads, kv_heads, head_dim;       /* H, K, D */
+    int queries, keys;                   /* rows of q and of k, v */
+    const int *lo, *hi;                  /* [queries] */
+    const int *key_id;                   /* [keys]  ascending */
+    size_t q_stride, kv_stride;          /* elements from one row to the next in q; in k and v */
+    unsigned flags;                      /* ATTENTION_FIRST | ATTENTION_LAST */
+} AttentionShape;
+
+/* A fold: FIRST starts it, LAST ends it, a single call has both. While it is open its results are `acc`. */
+enum { ATTENTION_FIRST = 1, ATTENTION_LAST = 2 };
+
+/* What the optimizer needs of one step. */
+typedef struct {
+    double lr, beta1, beta2, eps;
+    double weight_decay; /* 0 for vectors */
+    double scale;        /* gradients are multiplied by it: the clip factor */
+    double correction1;  /* 1 - beta1^t, for step t = 1, 2, ... */
+    double correction2;  /* 1 - beta2^t */
+} AdamWStep;
+
+typedef struct {
+    const char *backend;
+
+    /* --- linear: y = x w^T. Backward in two kernels, because pipeline schedules run them apart. --- */
+
+    /* y[N, out] = x[N, in] w[out, in]^T */
+    void (*linear_forward)(real *y, const real *x, const real *w, int n, int in, int out);
+    /* dx[N, in] = dy[N, out] w[out, in] */
+    void (*linear_backward_input)(real *dx, const real *dy, const real *w, int n, int in, int out);
+    /* dw[out, in] adds dy[N, out]^T x[N, in] */
+    void (*linear_backward_weight)(acc *dw, const real *dy, const real *x, int n, int in, int out);
+
+    /* --- embedding --- */
+
+    /* y[N, C]: row i is row token[i] of w[V, C] */
+    void (*embedding_forward)(real *y, const real *w, const int *token, int n, int width);
+    /* dw[V, C]: row token[i] adds dy[i], in order of i */
+    void (*embedding_backward)(acc *dw, const real *dy, const int *token, int n, int width);
+
+    /* --- RMSNorm (Zhang and Sennrich, 2019), fused with the residual add before it --- */
+
+    /* sum = x + delta;  rstd = 1 / sqrt(mean_c(sum^2) + eps);  y = sum rstd w.  x, delta, sum, y [N, C]; rstd [N]; w [C].
+     * delta NULL: sum = x, and sum may then be x itself. */
+    void (*residual_norm_forward)(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w, double eps,
+                                  int n, int width);
+    /* dx adds the gradient through the norm; it enters holding the gradient of `sum` from elsewhere and leaves holding the
+     * gradient of x, which is that of delta too. dw[C] adds. */
+    void (*residual_norm_backward)(real *dx, acc *dw, const real *dy, const real *sum, const acc *rstd, const real *w, int n,
+                                   int width);
+
+    /* --- queries and keys: QK-norm (an RMSNorm over each head, Qwen3) and RoPE (Su et al., 2021) --- */
+
+    /* qkv[N, (H + 2K) D] in place: q and k are normalized by wq[D], wk[D] (NULL: no QK-norm), then pairs (d, d + D/2) of
+     * each head are turned by the angle position theta^(-2d/D), whose cosines and sines are rope[position, 0 : D/2] and
+     * rope[position, D/2 : D]. With QK-norm, raw[N, (H + K) D] keeps q and k as they were, rstd[N, H + K] their factors. */
+    void (*qk_rope_forward)(real *qkv, real *raw, acc *rstd, const real *wq, const real *wk, const acc *rope,
+                            const int *position, double eps, int n, int heads, int kv_heads, int head_dim);
+    /* dqkv in place: from the gradient after RoPE to the gradient before the norm. dwq[D], dwk[D] add. */
+    void (*qk_rope_backward)(real *dqkv, acc *dwq, acc *dwk, const real *raw, const acc *rstd, const real *wq,
+                             const real *wk, const acc *rope, const int *position, int n, int heads, int kv_heads,
+                             int head_dim);
+
+    /* --- attention, as a fold over blocks of keys (Dao et al., 2022, for the online softmax) --- */
+
+    /* With s_ij = q_i k_j / sqrt(D) over the keys that row i may see:  lse_i = log sum_j exp(s_ij);
+     * out_i = sum_j exp(s_ij - lse_i) v_j.  out [queries, H D], written by LAST; fold [queries, H D] acc, the running
+     * result of an open fold, may be NULL when one call is FIRST and LAST; lse [queries, H]. A row that has met no key has
+     * lse = -inf, out = 0. */
+    void (*attention_forward)(real *out, acc *fold, acc *lse, const real *q, const real *k, const real *v,
+                              AttentionShape shape);
+    /* Adds one block's share, given the final out and lse. dq_fold [queries, H D] acc: the running gradient of an open
+     * fold over key blocks; dq, at q_stride, is written by LAST. dk_fold, dv_fold [keys, K D] acc: if not NULL they add
+     * this share; else dk, dv, at kv_stride, are overwritten. dot [queries, H]: scratch, filled by FIRST. */
+    void (*attention_backward)(real *dq, acc *dq_fold, real *dk, real *dv, acc *dk_fold, acc *dv_fold, acc *dot,
+                               const real *dout, const real *out, const acc *lse, const real *q, const real *k,
+                               const real *v, AttentionShape shape);
+
+    /* --- SwiGLU (Shazeer, 2020) --- */
+
+    /* y[N, F] = silu(gate) up, with gate_up[N, 2F] = gate | up */
+    void (*swiglu_forward)(real *y, const real *gate_up, int n, int ff);
+    void (*swiglu_backward)(real *dgate_up, const real *dy, const real *gate_up, int n, int ff);
+
+    /* --- loss --- */
+
+    /* loss[N] = scale (log sum_v exp(logits_v) - logits_label), 0 where label is -1. logits[N, V] become their gradient. */
+    void (*cross_entropy)(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
+
+    /* --- over flat buffers --- */
+
+    /* x adds y, n elements */
+    void (*add)(real *x, const real *y, size_t n);
+    /* the sum of x^2, always added in the same order */
+    double (*sum_squares)(const acc *x, size_t n);
+    /* AdamW (Loshchilov and Hutter, 2019). w is the master copy; m, v the moments. */
+    void (*adamw)(acc *w, acc *m, acc *v, const acc *g, size_t n, AdamWStep step);
+    /* w -= lr (scale g + weight_decay w) */
+    void (*sgd)(acc *w, const acc *g, size_t n, double lr, double weight_decay, double scale);
+} Kernels;
+
+/* The CPU backend with its default variants. */
+Kernels kernels_cpu(void);
+
+/* Replaces an entry by a variant: "linear=naive", "attention=blocks". Returns NULL or a complaint that lists them. */
+const char *kernels_choose(Kernels *kernels, const char *choice);
+
+/* Sets the threads of OpenMP and of BLAS for this rank. */
+void kernels_set_threads(int threads);
+
+/* "OpenBLAS 0.3.21, kernel SkylakeX", or what stands in for BLAS in this build. */
+const char *kernels_blas(void);

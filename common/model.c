@@ -1,0 +1,207 @@
+#include "model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm.h"
+#include "error.h"
+#include "memory.h"
+#include "trace.h"
+
+/* --- memory --- */
+
+static real *new_real(int rows, int width)
+{
+    return memory_alloc((size_t)rows * (size_t)width * sizeof(real), MEMORY_ACTIVATIONS);
+}
+
+static acc *new_acc(int rows, int width)
+{
+    return memory_alloc((size_t)rows * (size_t)width * sizeof(acc), MEMORY_ACTIVATIONS);
+}
+
+/* Offset of a parameter inside its unit; 0 for one that this model does not have. */
+static size_t place(const Params *p, const char *name)
+{
+    const View *v = params_find(p, name);
+    return v ? v->offset - p->unit[v->unit].offset : 0;
+}
+
+static LayerLayout layer_layout(const Params *p)
+{
+    return (LayerLayout){
+        .norm1 = place(p, "model.layers.0.input_layernorm.weight"),
+        .norm2 = place(p, "model.layers.0.post_attention_layernorm.weight"),
+        .q_norm = place(p, "model.layers.0.self_attn.q_norm.weight"),
+        .k_norm = place(p, "model.layers.0.self_attn.k_norm.weight"),
+        .qkv = place(p, "model.layers.0.self_attn.q_proj.weight"),
+        .o = place(p, "model.layers.0.self_attn.o_proj.weight"),
+        .gate_up = place(p, "model.layers.0.mlp.gate_proj.weight"),
+        .down = place(p, "model.layers.0.mlp.down_proj.weight"),
+    };
+}
+
+/* The angle of pair d at position t is t theta^(-2d/D). */
+static acc *rope_table(const ModelConfig *c)
+{
+    int half = c->head_dim / 2;
+    acc *table = new_acc(c->max_seq, c->head_dim);
+    for (int t = 0; t < c->max_seq; t++)
+        for (int d = 0; d < half; d++) {
+            double angle = t * pow(c->theta, -(double)d / half);
+            table[(size_t)t * c->head_dim + d] = (acc)cos(angle);
+            table[(size_t)t * c->head_dim + half + d] = (acc)sin(angle);
+        }
+    return table;
+}
+
+static LayerKept layer_kept(const ModelConfig *c, int n)
+{
+    int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
+    return (LayerKept){
+        .x1 = new_real(n, C),
+        .rstd1 = new_acc(n, 1),
+        .n1 = new_real(n, C),
+        .qkv = new_real(n, (H + 2 * K) * D),
+        .raw = c->qk_norm ? new_real(n, (H + K) * D) : NULL,
+        .raw_rstd = c->qk_norm ? new_acc(n, H + K) : NULL,
+        .attended = new_real(n, H * D),
+        .lse = new_acc(n, H),
+        .x2 = new_real(n, C),
+        .rstd2 = new_acc(n, 1),
+        .n2 = new_real(n, C),
+        .gate_up = new_real(n, 2 * F),
+        .hidden = new_real(n, F),
+    };
+}
+
+Model *model_create(const ModelConfig *config, const Kernels *kernels, int n)
+{
+    Model *m = calloc(1, sizeof *m);
+    if (!m) fail("out of memory");
+    const ModelConfig *c = &m->config;
+    m->config = *config;
+    m->kernels = *kernels;
+    m->rows_max = n;
+    m->params = params_create(c);
+    m->layout = layer_layout(&m->params);
+    m->embedding = place(&m->params, "model.embed_tokens.weight");
+    m->final_norm = place(&m->params, "model.norm.weight");
+    m->head = c->tied ? m->embedding : place(&m->params, "lm_head.weight");
+
+    int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
+    m->rope = rope_table(c);
+    m->layer = calloc((size_t)c->layers, sizeof *m->layer);
+    if (!m->layer) fail("out of memory");
+    for (int l = 0; l < c->layers; l++) m->layer[l] = layer_kept(c, n);
+    m->scratch = (Scratch){
+        .dx = new_real(n, C),
+        .dn = new_real(n, C),
+        .dqkv = new_real(n, (H + 2 * K) * D),
+        .dattended = new_real(n, H * D),
+        .dgate_up = new_real(n, 2 * F),
+        .dhidden = new_real(n, F),
+        .dot = new_acc(n, H),
+    };
+    m->embedded = new_real(n, C);
+    m->delta = new_real(n, C);
+    m->x_final = new_real(n, C);
+    m->rstd_final = new_acc(n, 1);
+    m->n_final = new_real(n, C);
+    m->logits = new_real(n, c->vocab);
+    m->loss = new_acc(n, 1);
+    return m;
+}
+
+void model_free(Model *m)
+{
+    if (!m) return;
+    for (int l = 0; l < m->config.layers; l++) {
+        LayerKept *a = &m->layer[l];
+        void *kept[] = {a->x1,       a->rstd1, a->n1, a->qkv,   a->raw, a->raw_rstd, a->attended,
+                        a->lse,      a->x2,    a->n2, a->rstd2, a->gate_up, a->hidden};
+        for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) memory_free(kept[i]);
+    }
+    Scratch *t = &m->scratch;
+    void *rest[] = {t->dx,       t->dn,    t->dqkv,    t->dattended,  t->dgate_up, t->dhidden, t->dot, m->rope,
+                    m->embedded, m->delta, m->x_final, m->rstd_final, m->n_final,  m->logits,  m->loss};
+    for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++) memory_free(rest[i]);
+    params_free(&m->params);
+    free(m->layer);
+    free(m);
+}
+
+/* --- the parameter seam --- */
+
+static void call(void (*hook)(void *, int), void *self, int unit)
+{
+    if (hook) hook(self, unit);
+}
+
+/* --- forward and backward --- */
+
+void model_forward(Model *m, const Rows *rows)
+{
+    const Kernels *k = &m->kernels;
+    const ModelConfig *c = &m->config;
+    ParameterSeam *s = &m->seams.parameters;
+    int N = rows->count, C = c->width;
+    CHECK(N <= m->rows_max);
+
+    call(s->before_forward, s->self, 0);
+    const real *root = m->params.unit[0].weights;
+    k->embedding_forward(m->embedded, root + m->embedding, rows->token, N, C);
+    const real *x = m->embedded, *delta = NULL;
+    for (int l = 0; l < c->layers; l++) {
+        call(s->before_forward, s->self, 1 + l);
+        trace_begin("layer %d forward", l);
+        delta = layer_forward(m, l, x, delta, rows);
+        trace_end();
+        call(s->after_forward, s->self, 1 + l);
+        x = m->layer[l].x2;
+        comm_progress();
+    }
+    trace_begin("head forward");
+    k->residual_norm_forward(m->x_final, m->n_final, m->rstd_final, x, delta, root + m->final_norm, c->eps, N, C);
+    k->linear_forward(m->logits, m->n_final, root + m->head, N, C, c->vocab);
+    trace_end();
+    call(s->after_forward, s->self, 0);
+}
+
+double model_loss(Model *m, const Rows *rows, double scale)
+{
+    m->kernels.cross_entropy(m->loss, m->logits, rows->label, scale, rows->count, m->config.vocab);
+    double loss = 0;
+    for (int i = 0; i < rows->count; i++) loss += (double)m->loss[i];
+    return loss;
+}
+
+void model_backward(Model *m, const Rows *rows)
+{
+    const Kernels *k = &m->kernels;
+    const ModelConfig *c = &m->config;
+    ParameterSeam *s = &m->seams.parameters;
+    int N = rows->count, C = c->width;
+    real *dx = m->scratch.dx, *dn = m->scratch.dn;
+
+    call(s->before_backward, s->self, 0);
+    const real *root = m->params.unit[0].weights;
+    acc *droot = m->params.unit[0].grads;
+    trace_begin("head backward");
+    k->linear_backward_weight(droot + m->head, m->logits, m->n_final, N, C, c->vocab);
+    k->linear_backward_input(dn, m->logits, root + m->head, N, C, c->vocab);
+    memset(dx, 0, (size_t)N * (size_t)C * sizeof *dx);
+    k->residual_norm_backward(dx, droot + m->final_norm, dn, m->x_final, m->rstd_final, root + m->final_norm, N, C);
+    trace_end();
+    for (int l = c->layers - 1; l >= 0; l--) {
+        call(s->before_backward, s->self, 1 + l);
+        trace_begin("layer %d backward", l);
+        layer_backward(m, l, rows);
+        trace_end();
+        call(s->after_backward, s->self, 1 + l);
+        comm_progress();
+    }
+    k->embedding_backward(droot + m->embedding, dx, rows->token, N, C);
+    call(s->after_backward, s->self, 0);
+}

@@ -1,0 +1,87 @@
+/* The transformer: a Llama / Qwen3 decoder, forward and backward by hand. Read as a single-device program, layer.c
+ * first; the seams (seams.h) are the only places where a parallel scheme enters. */
+#pragma once
+
+#include "data.h"
+#include "kernels.h"
+#include "model_config.h"
+#include "params.h"
+#include "seams.h"
+
+/* What a layer keeps from its forward pass for its backward pass. */
+typedef struct {
+    real *x1;         /* [N, C]         the residual stream where the layer begins */
+    acc *rstd1;       /* [N] */
+    real *n1;         /* [N, C]         norm(x1) */
+    real *qkv;        /* [N, (H+2K) D]  q, k, v side by side, after QK-norm and RoPE */
+    real *raw;        /* [N, (H+K) D]   q, k before QK-norm; NULL without it */
+    acc *raw_rstd;    /* [N, H+K] */
+    real *attended;   /* [N, H D] */
+    acc *lse;         /* [N, H]         log of the softmax's denominators */
+    real *x2;         /* [N, C]         the residual stream after attention */
+    acc *rstd2;       /* [N] */
+    real *n2;         /* [N, C]         norm(x2) */
+    real *gate_up;    /* [N, 2F] */
+    real *hidden;     /* [N, F]         silu(gate) up */
+} LayerKept;
+
+/* What one layer's backward pass leaves to the next. */
+typedef struct {
+    real *dx;        /* [N, C]  gradient of the residual stream */
+    real *dn;        /* [N, C] */
+    real *dqkv;      /* [N, (H+2K) D] */
+    real *dattended; /* [N, H D] */
+    real *dgate_up;  /* [N, 2F] */
+    real *dhidden;   /* [N, F] */
+    acc *dot;        /* [N, H] */
+} Scratch;
+
+/* Where a layer's matrices lie in its unit, in elements; the same in every layer. */
+typedef struct {
+    size_t norm1, norm2, q_norm, k_norm, qkv, o, gate_up, down;
+} LayerLayout;
+
+typedef struct {
+    ModelConfig config;
+    Params params;
+    Kernels kernels;
+    Seams seams;
+    int rows_max; /* N at most */
+
+    LayerLayout layout;
+    size_t embedding, final_norm, head; /* in the root unit; head is embedding when tied */
+
+    acc *rope;        /* [max_seq, D]  cosines | sines */
+    LayerKept *layer; /* [L] */
+    Scratch scratch;
+    real *embedded;   /* [N, C] */
+    real *delta;      /* [N, C]  what the layer before added to its x2 */
+    real *x_final;    /* [N, C]  the residual stream after the last layer */
+    acc *rstd_final;  /* [N] */
+    real *n_final;    /* [N, C] */
+    real *logits;     /* [N, V]  after model_loss: their gradient */
+    acc *loss;        /* [N] */
+} Model;
+
+/* Allocates everything a model needs for micro-steps of at most `rows_max` rows; weights undefined. */
+Model *model_create(const ModelConfig *config, const Kernels *kernels, int rows_max);
+void model_free(Model *model);
+
+/* Computes model->logits for `rows`. */
+void model_forward(Model *model, const Rows *rows);
+
+/* Returns sum over counted rows of -log p(label), times scale; the logits become their gradient. Call after
+ * model_forward. With scale = 1 / (counted labels of the whole step, all ranks and micro-steps) every gradient is a sum:
+ * adding up micro-steps and ranks gives the gradient of the mean, whoever held how many labels. */
+double model_loss(Model *model, const Rows *rows, double scale);
+
+/* Adds the gradients of the loss to params.grads. Call after model_loss, with the same rows. */
+void model_backward(Model *model, const Rows *rows);
+
+/* --- layer.c: one layer. The residual stream comes in as a pair: x + delta (delta NULL: just x). --- */
+
+/* Leaves x2 in layer[l].x2 and returns what the feed-forward adds to it, valid until the next call. */
+const real *layer_forward(Model *model, int l, const real *x, const real *delta, const Rows *rows);
+
+/* scratch.dx enters as the gradient of x2 + delta and leaves as the gradient of the layer's x + delta. */
+void layer_backward(Model *model, int l, const Rows *rows);

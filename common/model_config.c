@@ -1,0 +1,186 @@
+#include "model_config.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "precision.h"
+
+/* nano is for tests: small, yet with 8 heads, 4 kv heads and a head_dim that is not width / heads, and a batch that 1, 2,
+ * 3, 4, 6, 8, 12, 16 ranks divide. demo is for two CPU cores. 124m has the matrix products of GPT-2's smallest, 350m those
+ * of its second, 1b the shapes of Llama 3.2 1B. */
+/* clang-format off */
+static const Preset presets[] = {
+    {
+        .model = {.name = "nano", .layers = 2, .width = 16, .heads = 8, .kv_heads = 4, .head_dim = 4, .ff = 24,
+                  .vocab = 256, .tied = true, .qk_norm = false, .theta = 1e4, .eps = 1e-5, .init_std = 0.1},
+        .seq = 48, .batch = 48, .lr = 1e-2,
+    },
+    {
+        .model = {.name = "demo", .layers = 4, .width = 128, .heads = 4, .kv_heads = 2, .head_dim = 32, .ff = 512,
+                  .vocab = 256, .tied = true, .qk_norm = false, .theta = 1e4, .eps = 1e-5, .init_std = 0.05},
+        .seq = 128, .batch = 24, .lr = 3e-3,
+    },
+    {
+        .model = {.name = "124m", .layers = 12, .width = 768, .heads = 12, .kv_heads = 12, .head_dim = 64, .ff = 2048,
+                  .vocab = 50304, .tied = true, .qk_norm = false, .theta = 1e4, .eps = 1e-5, .init_std = 0.02},
+        .seq = 1024, .batch = 64, .lr = 6e-4,
+    },
+    {
+        .model = {.name = "350m", .layers = 24, .width = 1024, .heads = 16, .kv_heads = 16, .head_dim = 64, .ff = 2816,
+                  .vocab = 50304, .tied = true, .qk_norm = false, .theta = 1e4, .eps = 1e-5, .init_std = 0.02},
+        .seq = 1024, .batch = 32, .lr = 3e-4,
+    },
+    {
+        .model = {.name = "1b", .layers = 16, .width = 2048, .heads = 32, .kv_heads = 8, .head_dim = 64, .ff = 8192,
+                  .vocab = 128256, .tied = true, .qk_norm = false, .theta = 5e5, .eps = 1e-5, .init_std = 0.02},
+        .seq = 4096, .batch = 4, .lr = 3e-4,
+    },
+    { /* the shape at which CPU trainers are compared in docs/results.md */
+        .model = {.name = "bench", .layers = 4, .width = 256, .heads = 4, .kv_heads = 4, .head_dim = 64, .ff = 680,
+                  .vocab = 4096, .tied = true, .qk_norm = false, .theta = 1e4, .eps = 1e-5, .init_std = 0.02},
+        .seq = 64, .batch = 4, .lr = 1e-3,
+    },
+};
+/* clang-format on */
+enum { PRESETS = sizeof presets / sizeof presets[0] };
+
+const Preset *preset_find(const char *name)
+{
+    for (int p = 0; p < PRESETS; p++)
+        if (strcmp(presets[p].model.name, name) == 0) return &presets[p];
+    return NULL;
+}
+
+const char *preset_names(void)
+{
+    static char text[128];
+    text[0] = '\0';
+    for (int p = 0; p < PRESETS; p++) {
+        if (p) strcat(text, ", ");
+        strncat(text, presets[p].model.name, sizeof text - strlen(text) - 3);
+    }
+    return text;
+}
+
+/* --- config.json --- */
+
+static char *read_text(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f) return NULL;
+    char *text = NULL;
+    size_t size = 0, got;
+    do {
+        text = realloc(text, size + 4097);
+        if (!text) fail("out of memory for %s", path);
+        got = fread(text + size, 1, 4096, f);
+        size += got;
+    } while (got > 0);
+    text[size] = '\0';
+    fclose(f);
+    return text;
+}
+
+/* The number `key`, or `otherwise` where the object does not have it. */
+static double number(const cJSON *object, const char *key, double otherwise)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
+    return cJSON_IsNumber(item) ? item->valuedouble : otherwise;
+}
+
+static void take_constants(ModelConfig *c, const cJSON *json, bool qwen3)
+{
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(json, "rope_parameters");
+    c->layers = (int)number(json, "num_hidden_layers", 0);
+    c->width = (int)number(json, "hidden_size", 0);
+    c->heads = (int)number(json, "num_attention_heads", 0);
+    c->kv_heads = (int)number(json, "num_key_value_heads", c->heads);
+    c->head_dim = (int)number(json, "head_dim", qwen3 ? 128 : c->heads ? c->width / c->heads : 0);
+    c->ff = (int)number(json, "intermediate_size", 0);
+    c->vocab = (int)number(json, "vocab_size", 0);
+    c->tied = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "tie_word_embeddings"));
+    c->qk_norm = qwen3;
+    c->theta = number(rope, "rope_theta", number(json, "rope_theta", 1e4));
+    c->eps = number(json, "rms_norm_eps", 1e-6);
+    c->init_std = number(json, "initializer_range", 0.02);
+}
+
+const char *model_config_read(ModelConfig *config, const char *dir)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    char *text = read_text(path);
+    if (!text) return complain("--model %s: no such preset (%s) and no config.json there", dir, preset_names());
+    cJSON *json = cJSON_Parse(text);
+    free(text);
+    if (!json) return complain("--model %s: %s is not JSON", dir, path);
+
+    const char *complaint = NULL;
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
+    const char *type_name = cJSON_IsString(type) ? type->valuestring : "missing";
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(json, "rope_parameters");
+    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(rope ? rope : json, rope ? "rope_type" : "rope_scaling");
+    bool plain_rope = !scaling || cJSON_IsNull(scaling) ||
+                      (cJSON_IsString(scaling) && strcmp(scaling->valuestring, "default") == 0);
+    *config = (ModelConfig){0};
+    snprintf(config->name, sizeof config->name, "%s", type_name);
+    if (strcmp(type_name, "llama") != 0 && strcmp(type_name, "qwen3") != 0)
+        complaint = complain("--model %s: model_type %s; llama and qwen3 are known", dir, type_name);
+    else if (!plain_rope)
+        complaint = complain("--model %s: scaled RoPE is not supported; only the default type", dir);
+    else if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "attention_bias")) ||
+             cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "mlp_bias")))
+        complaint = complain("--model %s: biases are not supported", dir);
+    else
+        take_constants(config, json, strcmp(type_name, "qwen3") == 0);
+    cJSON_Delete(json);
+    return complaint ? complaint : model_config_check(config);
+}
+
+const char *model_config_check(const ModelConfig *c)
+{
+    const struct {
+        const char *name;
+        int value;
+    } positive[] = {{"layers", c->layers},     {"width", c->width}, {"heads", c->heads}, {"kv_heads", c->kv_heads},
+                    {"head_dim", c->head_dim}, {"ff", c->ff},       {"vocab", c->vocab}};
+    for (size_t i = 0; i < sizeof positive / sizeof positive[0]; i++)
+        if (positive[i].value <= 0)
+            return complain("--model %s: %s is %d; must be at least 1", c->name, positive[i].name, positive[i].value);
+    if (c->heads % c->kv_heads)
+        return complain("--model %s: %d heads are not a multiple of %d kv heads", c->name, c->heads, c->kv_heads);
+    if (c->head_dim % 2 || c->head_dim > 256)
+        return complain("--model %s: head_dim %d; must be even and at most 256", c->name, c->head_dim);
+    return NULL;
+}
+
+size_t model_matmul_weights(const ModelConfig *c)
+{
+    size_t C = (size_t)c->width, D = (size_t)c->head_dim, H = (size_t)c->heads, K = (size_t)c->kv_heads;
+    size_t layer = (H + 2 * K) * D * C + C * H * D + 3 * C * (size_t)c->ff;
+    return (size_t)c->layers * layer + (size_t)c->vocab * C;
+}
+
+double model_flops(const ModelConfig *c, int64_t rows, int64_t area)
+{
+    double attention = 12.0 * c->layers * c->heads * c->head_dim * (double)area;
+    return 6.0 * (double)model_matmul_weights(c) * (double)rows + attention;
+}
+
+size_t model_activation_bytes(const ModelConfig *c, size_t rows)
+{
+    size_t C = (size_t)c->width, D = (size_t)c->head_dim, H = (size_t)c->heads, K = (size_t)c->kv_heads;
+    size_t F = (size_t)c->ff, V = (size_t)c->vocab, L = (size_t)c->layers;
+    size_t qkv = (H + 2 * K) * D, raw = c->qk_norm ? (H + K) * D : 0, raw_rstd = c->qk_norm ? H + K : 0;
+    /* kept by each layer for its backward pass: x1, n1, qkv, raw, attended, x2, n2, gate_up, hidden */
+    size_t layer = (4 * C + qkv + raw + H * D + 3 * F) * sizeof(real) + (2 + H + raw_rstd) * sizeof(acc);
+    /* outside the layers: embedded, delta, the head's sum, norm and logits; loss and rstd */
+    size_t head = (4 * C + V) * sizeof(real) + 2 * sizeof(acc);
+    /* used by one layer's backward pass after the other: dx, dn, dqkv, dattended, dgate_up, dhidden; dot */
+    size_t backward = (2 * C + qkv + H * D + 3 * F) * sizeof(real) + H * sizeof(acc);
+    return rows * (L * layer + head + backward) + (size_t)c->max_seq * D * sizeof(acc);
+}

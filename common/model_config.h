@@ -1,0 +1,53 @@
+/* The constants of a model, and the presets. */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct {
+    char name[32];
+    int layers;      /* L */
+    int width;       /* C */
+    int heads;       /* H */
+    int kv_heads;    /* K, divides H */
+    int head_dim;    /* D, even */
+    int ff;          /* F */
+    int vocab;       /* V */
+    int max_seq;     /* T at most: what the RoPE table covers; set by the run, not by the model */
+    bool tied;       /* the head's weight is the embedding's */
+    bool qk_norm;    /* RMSNorm over each head of q and k (Qwen3) */
+    double theta;    /* RoPE's base */
+    double eps;      /* of the norms */
+    double init_std; /* of the matrices; o_proj and down_proj get init_std / sqrt(2L) */
+} ModelConfig;
+
+/* A model with the training settings that go with it where the command line gives none. */
+typedef struct {
+    ModelConfig model;
+    int seq, batch; /* T, B */
+    double lr;
+} Preset;
+
+/* NULL if there is no such preset. */
+const Preset *preset_find(const char *name);
+
+/* "nano, demo, ..." */
+const char *preset_names(void);
+
+/* Reads DIR/config.json as `transformers` writes it for Llama and Qwen3. Returns NULL or a complaint. */
+const char *model_config_read(ModelConfig *config, const char *dir);
+
+/* NULL, or a complaint about constants that make no model. */
+const char *model_config_check(const ModelConfig *config);
+
+/* --- exact counts, from the constants --- */
+
+size_t model_matmul_weights(const ModelConfig *config); /* weights that multiply every row; a tied head counts once */
+
+/* Of forward and backward: 6 per matmul weight and row, and 12 D per head, layer and (query, key) pair that the mask
+ * allows (`area`): two products forward, four backward, a multiplication and an addition each. */
+double model_flops(const ModelConfig *config, int64_t rows, int64_t area);
+
+/* Bytes of activations that a model holds for micro-steps of `rows` rows, and for its RoPE table. */
+size_t model_activation_bytes(const ModelConfig *config, size_t rows);

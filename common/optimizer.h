@@ -1,0 +1,35 @@
+/* AdamW and SGD over the flat buffers, clipping by the global norm, and the learning rate's schedule. */
+#pragma once
+
+#include "kernels.h"
+#include "params.h"
+
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } OptimizerKind;
+
+typedef struct {
+    OptimizerKind kind;
+    double lr;           /* the peak */
+    long warmup, steps;  /* linear rise over `warmup` steps, then a cosine to a tenth of the peak at `steps` */
+    double weight_decay; /* of matrices, decoupled; vectors are never decayed */
+    double clip;         /* largest global norm of the gradient; 0: no clipping */
+    double beta1, beta2, eps;
+} OptimizerConfig;
+
+typedef struct {
+    OptimizerConfig config;
+    acc *m, *v; /* [count]  AdamW's moments; NULL for SGD */
+} Optimizer;
+
+/* State for `params`, zeroed: 2 * count * sizeof(acc) bytes for AdamW, nothing for SGD. */
+Optimizer optimizer_create(OptimizerConfig config, const Params *params);
+void optimizer_free(Optimizer *optimizer);
+
+/* Learning rate of step 0, 1, ... */
+double optimizer_lr(const OptimizerConfig *config, long step);
+
+/* sqrt of the sum of squares of all gradients, every parameter once. */
+double optimizer_grad_norm(const Params *params, const Kernels *kernels);
+
+/* Updates the weights from the gradients, scaled down so that their norm is at most `clip`; `norm` is
+ * optimizer_grad_norm's result. As torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW compute it. */
+void optimizer_step(Optimizer *optimizer, Params *params, const Kernels *kernels, long step, double norm);

@@ -1,0 +1,139 @@
+#include "recorder.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "error.h"
+
+enum { RECORDS = 64, MOURNING_SECONDS = 2 };
+
+/* One line of the ring. Written by the main thread; the watchdog and the signal handler only read it. */
+typedef struct {
+    char group[16];
+    long sequence;
+    CommKind kind;
+    size_t count;
+    Place place;
+    bool done;
+} Record;
+
+static Record ring[RECORDS];
+static atomic_int next;               /* the slot of the next record */
+static atomic_int waited_for = -1;    /* slot */
+static atomic_long last_sign_of_life; /* nanoseconds */
+static atomic_int paused;
+static double timeout;
+
+static long now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+
+int recorder_begin(const Group *group, const Collective *what)
+{
+    int slot = next;
+    next = (next + 1) % RECORDS;
+    Record *r = &ring[slot];
+    *r = (Record){.sequence = group->sequence, .kind = what->kind, .count = what->count, .place = what->place};
+    memcpy(r->group, group->name, sizeof r->group);
+    recorder_alive();
+    return slot;
+}
+
+void recorder_end(int slot)
+{
+    ring[slot].done = true;
+    recorder_alive();
+}
+
+void recorder_waits_for(int slot)
+{
+    waited_for = slot;
+    recorder_alive();
+}
+
+void recorder_alive(void)
+{
+    atomic_store_explicit(&last_sign_of_life, now(), memory_order_relaxed);
+}
+
+static const char *basename_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* One line: where this rank is. Written with write(2), so that a signal handler may call it. */
+static void say_where(const char *cause)
+{
+    char line[256];
+    int slot = waited_for;
+    bool waits = slot >= 0;
+    if (!waits) slot = (next + RECORDS - 1) % RECORDS; /* the last one begun */
+    const Record *r = &ring[slot];
+    int length;
+    if (!r->place.file)
+        length = snprintf(line, sizeof line, "rank %d: %s before its first collective\n", comm_world_rank(), cause);
+    else
+        length = snprintf(line, sizeof line, "rank %d: %s %s %s #%ld on %s (%zu elements, %s:%d)\n", comm_world_rank(),
+                          cause, waits ? "waiting in" : r->done ? "computing, after" : "computing, having started",
+                          comm_kind_name(r->kind), r->sequence, r->group, r->count, basename_of(r->place.file),
+                          r->place.line);
+    if (write(STDERR_FILENO, line, (size_t)length) < 0) return; /* nobody left to tell */
+}
+
+static void *watch(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        usleep(100000);
+        if (paused) {
+            recorder_alive();
+            continue;
+        }
+        double silent = (double)(now() - last_sign_of_life) * 1e-9;
+        if (silent <= timeout) continue;
+        char cause[64];
+        snprintf(cause, sizeof cause, "no progress for %.0f s:", silent);
+        say_where(cause);
+        sleep(MOURNING_SECONDS); /* the watchdogs of the other ranks speak too; then one exit ends all */
+        _exit(1);
+    }
+    return NULL;
+}
+
+static void on_signal(int number)
+{
+    say_where("ended by a signal:");
+    _exit(128 + number);
+}
+
+void watchdog_start(double timeout_seconds)
+{
+    recorder_alive();
+    signal(SIGTERM, on_signal);
+    signal(SIGINT, on_signal);
+    timeout = timeout_seconds;
+    if (timeout <= 0) return;
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, watch, NULL) != 0) fail("the watchdog thread could not be started");
+    pthread_detach(thread);
+}
+
+void watchdog_pause(void)
+{
+    paused++;
+}
+
+void watchdog_resume(void)
+{
+    recorder_alive();
+    paused--;
+}

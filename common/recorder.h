@@ -1,0 +1,27 @@
+/* The flight recorder and the watchdog.
+ *
+ * The recorder is a ring of the last collectives of this rank. The watchdog is a thread that looks at a clock: when the
+ * rank has neither finished a collective nor called comm_progress() for `timeout` seconds, it prints one line saying
+ * where the rank waits, leaves the other ranks time to do the same, and ends the job. A rank that is ended by a signal
+ * (mpirun's SIGTERM after another rank died, Ctrl-C) says where it was too.
+ */
+#pragma once
+
+#include "comm_internal.h"
+
+/* Notes that a collective begins; returns its slot. */
+int recorder_begin(const Group *group, const Collective *what);
+void recorder_end(int slot);
+
+/* The rank now blocks until the collective in `slot` is done; -1: it blocks no longer. */
+void recorder_waits_for(int slot);
+
+/* A sign of life. */
+void recorder_alive(void);
+
+/* Starts the watchdog; 0 seconds: none. Call once, after comm_init. */
+void watchdog_start(double timeout_seconds);
+
+/* While paused (calls nest) silence is not suspicious: the other ranks wait for rank 0's twin, or for the reader. */
+void watchdog_pause(void);
+void watchdog_resume(void);

@@ -1,0 +1,107 @@
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "run.h"
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "bug.h"
+#include "error.h"
+#include "recorder.h"
+#include "trace.h"
+
+static int stepping;
+
+void run_start(int argc, char **argv, const char *program, OptionTable scheme, Config *config)
+{
+    comm_init(&argc, &argv);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    config->lr = -1; /* not given */
+    OptionTable tables[] = {scheme, config_options(config)};
+    int help;
+    agree(options_parse(tables, 2, argc, argv, &help));
+    if (help) {
+        if (comm_world_rank() == 0) options_help(tables, 2, program);
+        exit(run_finish(0));
+    }
+    if (strcmp(config->bug, "list") == 0) {
+        if (comm_world_rank() == 0) bug_set("list");
+        exit(run_finish(0));
+    }
+    agree(*config->bug ? bug_set(config->bug) : NULL);
+    stepping = (int)config->step;
+    watchdog_start(stepping ? 0 : config->timeout);
+}
+
+/* Cores that this process may use, and cores of the machine. */
+static void count_cores(int *mine, int *machine)
+{
+    cpu_set_t set;
+    *machine = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    *mine = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : *machine;
+}
+
+/* All cores for one rank, cores / local ranks otherwise; never more than the launcher bound this rank to. OMP_NUM_THREADS
+ * overrides. */
+static int choose_threads(int *bound)
+{
+    int mine, machine;
+    count_cores(&mine, &machine);
+    int share = machine / comm_local_ranks();
+    int threads = share < mine ? share : mine;
+    const char *given = getenv("OMP_NUM_THREADS");
+    if (given && atoi(given) > 0) threads = atoi(given);
+    *bound = !given && mine < share;
+    return threads > 0 ? threads : 1;
+}
+
+void run_begin(Config *c, const Mesh *mesh, size_t parameters, int64_t tokens)
+{
+    int bound, threads = choose_threads(&bound);
+    kernels_set_threads(threads);
+    if (*c->trace) trace_open(c->trace);
+    if (group_rank(mesh->world) != 0) return;
+    printf("model %s: %zu parameters, %s on %s (%s, threads: %d)\n", c->architecture.name, parameters, PRECISION_NAME,
+           c->kernels.backend, kernels_blas(), threads);
+    printf("data %s: %lld tokens; a step is %ld sequences of %ld in %ld micro-step%s\n", c->data, (long long)tokens,
+           c->batch, c->seq, c->accumulate, c->accumulate > 1 ? "s" : "");
+    printf("mesh");
+    for (int a = 0; a < AXES; a++)
+        if (mesh->shape.size[a] > 1) printf(" %s=%d", axis_name((Axis)a), mesh->shape.size[a]);
+    printf(": %d rank%s\n", group_size(mesh->world), group_size(mesh->world) > 1 ? "s" : " (the single-device program)");
+    if (bound) printf("note: the launcher bound this rank to fewer cores than its share; mpirun --bind-to none frees it\n");
+}
+
+int run_finish(int status)
+{
+    trace_write();
+    comm_finalize();
+    return status;
+}
+
+void run_pause(const char *format, ...)
+{
+    enum { LINE = 160 };
+    if (!stepping) return;
+    Group *control = comm_control();
+    char line[LINE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof line, format, arguments);
+    va_end(arguments);
+
+    char *lines = malloc((size_t)group_size(control) * LINE);
+    if (!lines) fail("out of memory");
+    comm_all_gather(control, lines, line, LINE, COMM_BYTE);
+    if (group_rank(control) == 0) {
+        for (int r = 0; r < group_size(control); r++) printf("  rank %d: %s\n", r, lines + r * LINE);
+        printf("  [Enter] ");
+        fflush(stdout);
+        for (int c = getchar(); c != '\n' && c != EOF;) c = getchar();
+    }
+    free(lines);
+    comm_barrier(control);
+}

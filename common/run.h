@@ -1,0 +1,19 @@
+/* Starting and ending a trainer: MPI, flags, threads, watchdog. */
+#pragma once
+
+#include "config.h"
+#include "mesh.h"
+
+/* [all ranks] Starts MPI, reads the flags and starts the watchdog. --help and --bug list print and exit with status 0, a
+ * wrong flag with 2. `scheme` is the trainer's own table of options. */
+void run_start(int argc, char **argv, const char *program, OptionTable scheme, Config *config);
+
+/* [all ranks] After the mesh is known: checks the rest of the configuration, sets the threads, says in a few lines on
+ * rank 0 what is going to run, and opens --trace. */
+void run_begin(Config *config, const Mesh *mesh, size_t parameters, int64_t tokens);
+
+/* [all ranks] Writes --trace, ends MPI and returns `status`, for main to return. */
+int run_finish(int status);
+
+/* [all ranks] With --step: prints each rank's line in order of rank, then waits for Enter at rank 0. Else nothing. */
+void run_pause(const char *format, ...) __attribute__((format(printf, 1, 2)));

@@ -1,0 +1,208 @@
+#include "safetensors.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "error.h"
+
+static const struct {
+    const char *name;
+    size_t size;
+} dtypes[DTYPES] = {[DTYPE_F64] = {"F64", 8}, [DTYPE_F32] = {"F32", 4}, [DTYPE_BF16] = {"BF16", 2}, [DTYPE_I64] = {"I64", 8}};
+
+struct Safetensors {
+    Tensor *tensor;
+    int tensors;
+    void *mapped;
+    size_t bytes;
+};
+
+/* --- reading --- */
+
+/* Fills `t` from one entry of the header. `data` points at the first tensor's bytes, of which there are `available`. */
+static const char *read_entry(Tensor *t, const cJSON *entry, const char *data, size_t available)
+{
+    const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
+    const cJSON *shape = cJSON_GetObjectItemCaseSensitive(entry, "shape");
+    const cJSON *offsets = cJSON_GetObjectItemCaseSensitive(entry, "data_offsets");
+    int d = 0;
+    while (d < DTYPES && !(cJSON_IsString(dtype) && strcmp(dtype->valuestring, dtypes[d].name) == 0)) d++;
+    if (d == DTYPES) return "a dtype other than F64, F32, BF16, I64";
+    if (!cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > 8 || cJSON_GetArraySize(offsets) != 2)
+        return "a malformed entry";
+    snprintf(t->name, sizeof t->name, "%s", entry->string);
+    t->dtype = (Dtype)d;
+    t->dims = cJSON_GetArraySize(shape);
+    t->count = 1;
+    for (int i = 0; i < t->dims; i++) {
+        t->shape[i] = (int64_t)cJSON_GetArrayItem(shape, i)->valuedouble;
+        t->count *= (size_t)t->shape[i];
+    }
+    double begin = cJSON_GetArrayItem(offsets, 0)->valuedouble, end = cJSON_GetArrayItem(offsets, 1)->valuedouble;
+    if (begin < 0 || end > (double)available || end - begin != (double)(t->count * dtypes[d].size))
+        return "a tensor that lies outside the file or has the wrong size";
+    t->data = data + (size_t)begin;
+    return NULL;
+}
+
+static const char *read_header(Safetensors *s, const char *path)
+{
+    uint64_t length = 0;
+    if (s->bytes >= sizeof length) memcpy(&length, s->mapped, sizeof length);
+    if (length == 0 || length > s->bytes - sizeof length)
+        return complain("%s: not a safetensors file, or cut short", path);
+    const char *text = (const char *)s->mapped + sizeof length;
+    cJSON *header = cJSON_ParseWithLength(text, length);
+    if (!header) return complain("%s: the header is not JSON", path);
+
+    s->tensor = calloc((size_t)cJSON_GetArraySize(header) + 1, sizeof *s->tensor);
+    if (!s->tensor) fail("out of memory for %s", path);
+    const char *problem = NULL, *complaint = NULL;
+    for (const cJSON *entry = header->child; entry && !problem; entry = entry->next) {
+        if (strcmp(entry->string, "__metadata__") == 0) continue;
+        problem = read_entry(&s->tensor[s->tensors++], entry, text + length, s->bytes - sizeof length - length);
+        if (problem) complaint = complain("%s: tensor %s: %s", path, entry->string, problem);
+    }
+    cJSON_Delete(header);
+    return complaint;
+}
+
+const char *safetensors_open(Safetensors **out, const char *path)
+{
+    *out = NULL;
+    struct stat info;
+    int file = open(path, O_RDONLY);
+    if (file < 0 || fstat(file, &info) != 0) return complain("%s: %s", path, strerror(errno));
+    Safetensors *s = calloc(1, sizeof *s);
+    if (!s) fail("out of memory for %s", path);
+    s->bytes = (size_t)info.st_size;
+    s->mapped = s->bytes ? mmap(NULL, s->bytes, PROT_READ, MAP_PRIVATE, file, 0) : NULL;
+    close(file);
+    const char *complaint =
+        s->mapped == MAP_FAILED ? complain("%s: %s", path, strerror(errno)) : read_header(s, path);
+    if (complaint) {
+        safetensors_close(s);
+        return complaint;
+    }
+    *out = s;
+    return NULL;
+}
+
+void safetensors_close(Safetensors *s)
+{
+    if (!s) return;
+    if (s->mapped && s->mapped != MAP_FAILED) munmap(s->mapped, s->bytes);
+    free(s->tensor);
+    free(s);
+}
+
+const Tensor *safetensors_find(const Safetensors *s, const char *name)
+{
+    for (int t = 0; t < s->tensors; t++)
+        if (strcmp(s->tensor[t].name, name) == 0) return &s->tensor[t];
+    return NULL;
+}
+
+/* The format promises no alignment, so elements are copied out. */
+double tensor_at(const Tensor *t, size_t i)
+{
+    const char *at = (const char *)t->data + i * dtypes[t->dtype].size;
+    switch (t->dtype) {
+    case DTYPE_F64: {
+        double x;
+        memcpy(&x, at, sizeof x);
+        return x;
+    }
+    case DTYPE_I64: {
+        int64_t x;
+        memcpy(&x, at, sizeof x);
+        return (double)x;
+    }
+    default: { /* a bfloat16 is the upper half of a float */
+        uint32_t bits = 0;
+        float x;
+        size_t size = dtypes[t->dtype].size;
+        memcpy((char *)&bits + sizeof bits - size, at, size);
+        memcpy(&x, &bits, sizeof x);
+        return (double)x;
+    }
+    }
+}
+
+const char *safetensors_load_weights(Params *params, const char *dir)
+{
+    char path[4096];
+    Safetensors *file;
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    const char *complaint = safetensors_open(&file, path);
+    for (int n = 0; n < params->views && !complaint; n++) {
+        const View *v = &params->view[n];
+        const Tensor *t = safetensors_find(file, v->name);
+        if (!t)
+            complaint = complain("%s: no tensor %s", path, v->name);
+        else if (t->dims != (v->vector ? 1 : 2) || t->shape[t->dims - 1] != v->cols || t->count != v->size)
+            complaint = complain("%s: %s has not the shape that config.json gives it", path, v->name);
+        else
+            for (size_t i = 0; i < v->size; i++) params->weights[v->offset + i] = (real)tensor_at(t, i);
+    }
+    safetensors_close(file);
+    return complaint;
+}
+
+/* --- writing --- */
+
+static void add_entries(cJSON *header, const Params *params, const char *prefix, size_t *offset)
+{
+    for (int n = 0; n < params->views; n++) {
+        const View *v = &params->view[n];
+        char name[96];
+        snprintf(name, sizeof name, "%s.%s", prefix, v->name);
+        cJSON *entry = cJSON_AddObjectToObject(header, name);
+        cJSON_AddStringToObject(entry, "dtype", sizeof(real) == 8 ? "F64" : "F32");
+        cJSON *shape = cJSON_AddArrayToObject(entry, "shape");
+        if (!v->vector) cJSON_AddItemToArray(shape, cJSON_CreateNumber(v->rows));
+        cJSON_AddItemToArray(shape, cJSON_CreateNumber(v->cols));
+        cJSON *offsets = cJSON_AddArrayToObject(entry, "data_offsets");
+        cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)*offset));
+        *offset += v->size * sizeof(real);
+        cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)*offset));
+    }
+}
+
+const char *dump_open(Dump *dump, const char *path, const Params *params)
+{
+    *dump = (Dump){.file = fopen(path, "wb"), .path = path};
+    if (!dump->file) return complain("--dump %s: %s", path, strerror(errno));
+    size_t offset = 0;
+    cJSON *header = cJSON_CreateObject();
+    add_entries(header, params, "grad", &offset);
+    add_entries(header, params, "final", &offset);
+    char *text = cJSON_PrintUnformatted(header);
+    uint64_t length = (strlen(text) + 7) / 8 * 8; /* padded with spaces, so that the data is aligned */
+    fwrite(&length, sizeof length, 1, dump->file);
+    fprintf(dump->file, "%-*s", (int)length, text);
+    free(text);
+    cJSON_Delete(header);
+    return NULL;
+}
+
+/* The views lie in the flat buffers in the table's order, so each half of the file is one write. */
+void dump_gradients(Dump *dump, const Params *params)
+{
+    if (dump->file) fwrite(params->grads, sizeof *params->grads, params->count, dump->file);
+}
+
+void dump_weights(Dump *dump, const Params *params)
+{
+    if (!dump->file) return;
+    fwrite(params->weights, sizeof *params->weights, params->count, dump->file);
+    int bad = ferror(dump->file);
+    if (fclose(dump->file) != 0 || bad) fail("--dump %s: %s", dump->path, strerror(errno));
+    dump->file = NULL;
+}

@@ -1,0 +1,66 @@
+#include "sample.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "rng.h"
+
+/* Draws from softmax(logits / temperature), with u uniform in [0, 1). */
+static int draw(const real *logits, int vocab, double u)
+{
+    const double temperature = 0.8;
+    double top = -INFINITY, total = 0, sum = 0;
+    for (int v = 0; v < vocab; v++) top = fmax(top, (double)logits[v]);
+    for (int v = 0; v < vocab; v++) total += exp(((double)logits[v] - top) / temperature);
+    for (int v = 0; v < vocab; v++) {
+        sum += exp(((double)logits[v] - top) / temperature);
+        if (sum > u * total) return v;
+    }
+    return vocab - 1;
+}
+
+static void print_token(int token, int vocab)
+{
+    if (vocab != 256)
+        printf(" %d", token);
+    else if (isprint(token) || token == '\n')
+        putchar(token);
+    else
+        putchar('?');
+}
+
+void sample_print(Model *model, const char *prompt, long count, int seq, uint64_t seed, int prints)
+{
+    const int V = model->config.vocab;
+    size_t length = strlen(prompt);
+    int *text = malloc((length + (size_t)count + 1) * sizeof *text), n = 0;
+    if (!text) fail("out of memory for --sample %ld", count);
+    for (size_t i = 0; i < length; i++) text[n++] = (unsigned char)prompt[i] % V;
+    if (n == 0) text[n++] = 0;
+    for (int i = 0; i < n && prints; i++) print_token(text[i], V);
+
+    Rows rows = rows_create(seq);
+    for (long s = 0; s < count; s++) {
+        int window = n < seq ? n : seq;
+        Rows last = rows_slice(&rows, 0, window);
+        for (int t = 0; t < window; t++) {
+            last.token[t] = text[n - window + t];
+            last.label[t] = -1;
+            last.position[t] = last.id[t] = t;
+            last.lo[t] = 0;
+            last.hi[t] = t + 1;
+        }
+        model_forward(model, &last);
+        double u = rng_uniform(seed, rng_stream("sample"), (uint64_t)s);
+        text[n] = draw(model->logits + (size_t)(window - 1) * (size_t)V, V, u);
+        if (prints) print_token(text[n], V);
+        n++;
+    }
+    if (prints) printf("\n");
+    rows_free(&rows);
+    free(text);
+}

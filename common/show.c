@@ -1,0 +1,77 @@
+#include "show.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "params.h"
+
+enum { RANKS_DRAWN = 64 };
+
+static void show_mesh(Shape shape)
+{
+    int ranks = shape_ranks(shape);
+    printf("%d ranks:", ranks);
+    for (int a = 0; a < AXES; a++) printf(" %s=%d", axis_name((Axis)a), shape.size[a]);
+    printf(" (the first axis varies fastest)\n\nrank");
+    for (int a = 0; a < AXES; a++) printf("  %4s", axis_name((Axis)a));
+    printf("\n");
+    for (int r = 0; r < ranks && r < RANKS_DRAWN; r++) {
+        printf("%4d", r);
+        for (int a = 0; a < AXES; a++) printf("  %4d", shape_coordinate(shape, r, (Axis)a));
+        printf("\n");
+    }
+    if (ranks > RANKS_DRAWN) printf("... and %d more\n", ranks - RANKS_DRAWN);
+
+    printf("\n");
+    int stride = 1; /* between neighbours along the axis */
+    for (int a = 0; a < AXES; a++) {
+        int size = shape.size[a];
+        if (size > 1) {
+            printf("groups along %s: %d of %d ranks; the first is", axis_name((Axis)a), ranks / size, size);
+            for (int i = 0; i < size && i < RANKS_DRAWN; i++) printf(" %d", i * stride);
+            printf("%s\n", size > RANKS_DRAWN ? " ..." : "");
+        }
+        stride *= size;
+    }
+}
+
+static void show_shards(const ModelConfig *model, Shape shape)
+{
+    Params p = params_table(model);
+    int ranks = shape_ranks(shape);
+    printf("%-50s %14s %12s  %s\n", "parameter", "shape", "elements", "who holds it");
+    for (int n = 0; n < p.views; n++) {
+        const View *v = &p.view[n];
+        char text[32];
+        snprintf(text, sizeof text, v->vector ? "[%d]" : "[%d, %d]", v->vector ? v->cols : v->rows, v->cols);
+        printf("%-50s %14s %12zu  all rows on ranks 0 to %d, gradient partial over dp\n", v->name, text, v->size,
+               ranks - 1);
+    }
+    printf("%zu parameters; every rank holds all of them\n", p.count);
+    params_free(&p);
+}
+
+static void show_memory(const Expected *expected, Shape shape)
+{
+    size_t total = 0;
+    printf("each of %d ranks holds\n", shape_ranks(shape));
+    for (int c = 0; c < MEMORY_TWIN; c++) {
+        printf("  %-12s %16zu bytes  %10.2f MiB\n", memory_category_name((MemoryCategory)c), expected->memory[c],
+               (double)expected->memory[c] / 1048576);
+        total += expected->memory[c];
+    }
+    printf("  %-12s %16zu bytes  %10.2f MiB\n", "total", total, (double)total / 1048576);
+}
+
+bool show(const Config *config, Shape shape, const Expected *expected)
+{
+    if (strcmp(config->show, "mesh") == 0)
+        show_mesh(shape);
+    else if (strcmp(config->show, "shards") == 0)
+        show_shards(&config->architecture, shape);
+    else if (strcmp(config->show, "memory") == 0)
+        show_memory(expected, shape);
+    else
+        return false;
+    return true;
+}

@@ -1,0 +1,10 @@
+/* --show: a run drawn as text, without running it. */
+#pragma once
+
+#include "config.h"
+#include "ledger.h"
+#include "mesh.h"
+
+/* Draws what --show names: mesh (the grid of ranks and its groups), shards (who holds which parameter), memory (bytes per
+ * rank by formula). Returns false for `plan`, which the scheme draws itself. */
+bool show(const Config *config, Shape shape, const Expected *expected);

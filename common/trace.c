@@ -1,0 +1,162 @@
+#include "trace.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm.h"
+#include "error.h"
+
+enum { EVENTS_MAX = 200000, DEPTH_MAX = 16, LANES_MAX = 64 };
+
+typedef struct {
+    char name[40];
+    double begin, end;
+    int lane;
+    size_t bytes; /* 0: compute */
+} Event;
+
+static const char *path; /* NULL: off */
+static Event *events;
+static int event_count;
+static double zero;
+
+static struct {
+    char name[40];
+    double begin;
+} open_span[DEPTH_MAX];
+static int depth;
+
+/* Lane 0 is compute. A lane of communication holds collectives of one group, none overlapping another. */
+static struct {
+    char name[32];
+    double busy_until;
+} lanes[LANES_MAX];
+static int lane_count;
+
+static double monotonic(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double trace_clock(void)
+{
+    return monotonic() - zero;
+}
+
+void trace_open(const char *path_)
+{
+    events = malloc(EVENTS_MAX * sizeof *events);
+    if (!events) fail("--trace: no memory for %d events", EVENTS_MAX);
+    comm_barrier(comm_control());
+    zero = monotonic();
+    lane_count = 1;
+    path = path_;
+}
+
+static void record(const char *name, double begin, double end, int lane, size_t bytes)
+{
+    if (event_count == EVENTS_MAX) return; /* trace_write says so */
+    Event *e = &events[event_count++];
+    *e = (Event){.begin = begin, .end = end, .lane = lane, .bytes = bytes};
+    snprintf(e->name, sizeof e->name, "%s", name);
+}
+
+void trace_begin(const char *format, ...)
+{
+    if (!path) return;
+    CHECK(depth < DEPTH_MAX);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(open_span[depth].name, sizeof open_span[depth].name, format, arguments);
+    va_end(arguments);
+    open_span[depth++].begin = trace_clock();
+}
+
+void trace_end(void)
+{
+    if (!path) return;
+    CHECK(depth > 0);
+    depth--;
+    record(open_span[depth].name, open_span[depth].begin, trace_clock(), 0, 0);
+}
+
+static int lane_of(const char *group, double begin)
+{
+    for (int l = 1; l < lane_count; l++)
+        if (strcmp(lanes[l].name, group) == 0 && lanes[l].busy_until <= begin) return l;
+    if (lane_count == LANES_MAX) return LANES_MAX - 1;
+    snprintf(lanes[lane_count].name, sizeof lanes[lane_count].name, "%s", group);
+    return lane_count++;
+}
+
+void trace_collective(const char *group, const char *kind, size_t bytes, double started)
+{
+    if (!path) return;
+    double end = trace_clock();
+    int lane = lane_of(group, started);
+    lanes[lane].busy_until = end;
+    record(kind, started, end, lane, bytes);
+}
+
+/* --- the file --- */
+
+/* This rank's events as JSON objects, one a line, each followed by a comma. The caller frees it. */
+static char *events_as_text(size_t *length)
+{
+    char *text, host[64] = "?";
+    int rank = comm_world_rank();
+    FILE *f = open_memstream(&text, length);
+    if (!f) fail("--trace %s: no memory", path);
+    gethostname(host, sizeof host - 1);
+    fprintf(f, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n", rank, rank,
+            host);
+    for (int l = 0; l < lane_count; l++)
+        fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s%s\"}},\n", rank, l,
+                l ? "comm " : "compute", lanes[l].name);
+    for (int i = 0; i < event_count; i++) {
+        const Event *e = &events[i];
+        fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f", e->name,
+                e->lane ? "comm" : "compute", rank, e->lane, e->begin * 1e6, (e->end - e->begin) * 1e6);
+        if (e->lane) fprintf(f, ",\"args\":{\"bytes\":%zu}", e->bytes);
+        fprintf(f, "},\n");
+    }
+    fclose(f);
+    return text;
+}
+
+void trace_write(void)
+{
+    if (!path) return;
+    Group *control = comm_control();
+    FILE *f = NULL;
+    int64_t error = 0;
+    if (group_rank(control) == 0 && !(f = fopen(path, "w"))) error = errno;
+    comm_broadcast(control, &error, 1, COMM_INT64, 0);
+    if (error) fail("--trace %s: %s", path, strerror((int)error));
+
+    if (f) fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
+    for (int r = 0; r < group_size(control); r++) {
+        size_t size = 0;
+        char *text = group_rank(control) == r ? events_as_text(&size) : NULL;
+        int64_t length = (int64_t)size;
+        comm_broadcast(control, &length, 1, COMM_INT64, r);
+        if (!text && !(text = malloc((size_t)length))) fail("--trace %s: no memory", path);
+        comm_broadcast(control, text, (size_t)length, COMM_BYTE, r);
+        if (f) fwrite(text, 1, (size_t)length, f);
+        free(text);
+    }
+    if (f) fprintf(f, "{\"ph\":\"M\",\"name\":\"trace_end\",\"pid\":0}\n]}\n");
+    if (f && fclose(f) != 0) fail("--trace %s: %s", path, strerror(errno));
+    if (event_count == EVENTS_MAX) fprintf(stderr, "--trace: the first %d events of rank %d are kept\n", EVENTS_MAX, comm_world_rank());
+    path = NULL;
+    free(events);
+    events = NULL;
+    event_count = 0;
+}

@@ -1,0 +1,23 @@
+/* A timeline of what every rank computes and communicates, in Chrome's trace-event format: open it in Perfetto or
+ * chrome://tracing. One process per rank (pid = rank); thread 0 is compute, the others are lanes of communication, one
+ * per group, and a further one where collectives of a group overlap in time. Off until trace_open: then every call
+ * below costs one comparison. */
+#pragma once
+
+#include <stddef.h>
+
+/* [all ranks] Starts recording, for trace_write() to save in `path`; all ranks start their clocks together. */
+void trace_open(const char *path);
+
+/* Seconds on this rank's clock; after trace_open, since that call. */
+double trace_clock(void);
+
+/* Opens and closes a span of compute. Spans nest. */
+void trace_begin(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void trace_end(void);
+
+/* A collective that was started at `started` (trace_clock) and is seen to be done now. */
+void trace_collective(const char *group, const char *kind, size_t bytes, double started);
+
+/* [all ranks] Rank 0 collects all events and writes the file. Fails, naming the file, if it cannot. */
+void trace_write(void);

@@ -1,0 +1,91 @@
+#include "trainer.h"
+
+#include <stdio.h>
+
+#include "error.h"
+#include "run.h"
+#include "sample.h"
+
+static bool first_rank(void)
+{
+    return comm_world_rank() == 0;
+}
+
+void trainer_start(Trainer *t, int argc, char **argv, const char *program, OptionTable scheme)
+{
+    *t = (Trainer){.scheme = scheme};
+    run_start(argc, argv, program, scheme, &t->config);
+}
+
+int trainer_ranks(const Trainer *t)
+{
+    return *t->config.show && t->config.world ? (int)t->config.world : group_size(comm_world());
+}
+
+void trainer_check(Trainer *t, Shape shape)
+{
+    if (t->config.world && !*t->config.show) agree(complain("--world %ld: goes with --show", t->config.world));
+    agree(shape_check(shape, trainer_ranks(t)));
+    agree(config_finish(&t->config, shape.size[AXIS_FSDP] * shape.size[AXIS_DP]));
+}
+
+Expected trainer_expect(const Trainer *t, Shape shape)
+{
+    const Config *c = &t->config;
+    int data_ranks = shape.size[AXIS_FSDP] * shape.size[AXIS_DP];
+    size_t step_rows = (size_t)(c->batch * c->seq) / (size_t)data_ranks;
+    Params p = params_table(&c->architecture);
+    Expected e = {0};
+    e.memory[MEMORY_ACTIVATIONS] = model_activation_bytes(&c->architecture, step_rows / (size_t)c->accumulate) +
+                                   6 * sizeof(int) * step_rows;
+    if (config_optimizer(c).kind == OPTIMIZER_ADAMW) e.memory[MEMORY_OPTIMIZER] = 2 * p.count * sizeof(acc);
+    expect(&e, "data", COMM_ALL_REDUCE, 2 * (double)c->steps, 16 * (double)c->steps, data_ranks);
+    params_free(&p);
+    return e;
+}
+
+void trainer_open(Trainer *t, Shape shape)
+{
+    Config *c = &t->config;
+    t->mesh = mesh_create(comm_world(), shape);
+    int rank = group_rank(t->mesh.world), ranks = group_size(t->mesh.world);
+    agree(data_open(&t->data, c->data, c->architecture.vocab, (int)c->seq, rank, ranks));
+    t->batch = batch_create(t->data, config_data_order(c), (int)c->accumulate, t->mesh.data);
+    t->model = model_create(&c->architecture, &c->kernels, t->batch.sequences * (int)c->seq);
+    if (c->pretrained)
+        agree(safetensors_load_weights(&t->model->params, c->model));
+    else
+        params_init(&t->model->params, (uint64_t)c->seed);
+    t->optimizer = optimizer_create(config_optimizer(c), &t->model->params);
+
+    int64_t area = (int64_t)c->batch * c->seq * (c->seq + 1) / 2; /* causal, whole sequences */
+    agree(metrics_open(&t->metrics, c, t->scheme, &t->mesh, area));
+    agree(*c->dump && first_rank() ? dump_open(&t->dump, c->dump, &t->model->params) : NULL);
+    run_begin(c, &t->mesh, t->model->params.count, data_tokens(t->data));
+}
+
+void trainer_begin(Trainer *t, Group *replicas)
+{
+    t->verify = verify_create(t->config.verify, t->model, &t->batch, t->optimizer.config, replicas);
+    metrics_start(&t->metrics);
+}
+
+int trainer_finish(Trainer *t, const Expected *expected)
+{
+    const Config *c = &t->config;
+    int status = 0;
+    dump_weights(&t->dump, &t->model->params);
+    if (c->ledger) {
+        int64_t differs = !ledger_print(expected, first_rank());
+        comm_all_reduce(comm_control(), &differs, 1, COMM_INT64, COMM_MAX);
+        if (differs) status = 1;
+    }
+    if (verify_report(t->verify) != 0) status = 1;
+    if (c->sample) sample_print(t->model, c->prompt, c->sample, (int)c->seq, (uint64_t)c->seed, first_rank());
+    metrics_close(&t->metrics);
+    optimizer_free(&t->optimizer);
+    model_free(t->model);
+    batch_free(&t->batch);
+    data_close(t->data);
+    return run_finish(status);
+}

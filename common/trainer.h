@@ -1,0 +1,49 @@
+/* What every trainer sets up alike, so that its main.c shows the training loop and its scheme, and little else. */
+#pragma once
+
+#include "batch.h"
+#include "config.h"
+#include "ledger.h"
+#include "mesh.h"
+#include "metrics.h"
+#include "model.h"
+#include "optimizer.h"
+#include "safetensors.h"
+#include "verify.h"
+
+typedef struct {
+    Config config;
+    OptionTable scheme; /* the trainer's own flags */
+    Mesh mesh;
+    Data *data;
+    Batch batch;
+    Model *model;
+    Optimizer optimizer;
+    Metrics metrics;
+    Dump dump;      /* on rank 0 */
+    Verify *verify; /* NULL without --verify */
+} Trainer;
+
+/* [all ranks] Starts MPI and reads the flags. Does not return on --help or a wrong flag. */
+void trainer_start(Trainer *trainer, int argc, char **argv, const char *program, OptionTable scheme);
+
+/* Ranks to plan for: those that were started, or --world under --show. */
+int trainer_ranks(const Trainer *trainer);
+
+/* [all ranks] Checks the flags against the mesh and fills in what follows from the preset. */
+void trainer_check(Trainer *trainer, Shape shape);
+
+/* What any trainer holds and sends, by formula: activations, rows, optimizer state; two all-reduces of eight bytes a step
+ * over the ranks that see different rows, one for the count of labels and one for the loss. */
+Expected trainer_expect(const Trainer *trainer, Shape shape);
+
+/* [all ranks] Cuts the mesh, opens the data, creates the model with its first weights, the optimizer and the reports. */
+void trainer_open(Trainer *trainer, Shape shape);
+
+/* [all ranks] Call when the scheme is plugged in, before the first step: starts the twin and the clock. `replicas`: the
+ * ranks whose weights must be equal. */
+void trainer_begin(Trainer *trainer, Group *replicas);
+
+/* [all ranks] After the last step: ledger, dump, verdict of --verify, sample; frees everything, ends MPI and returns the
+ * exit status. */
+int trainer_finish(Trainer *trainer, const Expected *expected);

@@ -1,0 +1,42 @@
+/* --verify: the single-device twin.
+ *
+ * Rank 0 trains a second model beside the first K steps: the same weights, the whole batch, every seam empty. Its
+ * gradients and weights are broadcast, tensor by tensor, and every rank compares what it holds with them. The twin shares
+ * no parallel code with the run: it is the program that the trainer is on one device.
+ *
+ * The error of a tensor a against the twin's b is max|a - b| / max(max|b|, 1e-3 M), with M the largest entry of all the
+ * twin's gradients (or weights): where a gradient is zero in theory, its rounding is not an error.
+ *
+ * Judged: in fp64 loss and gradients of step 1 to 1e-12, what comes after the first optimizer step to 1e-9; in fp32 loss
+ * and gradients of step 1 to 1e-5, while later gradients and the weights are printed as drift, because AdamW amplifies
+ * rounding. In every precision the replicas' weights must be equal to each other bit for bit.
+ */
+#pragma once
+
+#include "batch.h"
+#include "mesh.h"
+#include "model.h"
+#include "optimizer.h"
+
+typedef struct Verify Verify;
+
+/* [all ranks] NULL if steps is 0. Creates the twin on rank 0, with `seed`'s weights or a copy of the model's if it was
+ * loaded. `replicas`: the ranks whose weights must be equal bit for bit. Its memory is charged to the twin. */
+Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Group *replicas);
+
+/* [all ranks] Call with the reduced gradients, before clipping, and with the global loss. */
+void verify_gradients(Verify *verify, const Model *model, long step, double loss);
+
+/* [all ranks] Call after the optimizer. Ends the twin after the last verified step. */
+void verify_weights(Verify *verify, const Model *model, long step);
+
+/* [all ranks] Prints the last line, PASS or FAIL; returns 0 or 1, the exit status. 0 for NULL. */
+int verify_report(Verify *verify);
+
+/* --- the metric, for tests --- */
+
+/* max|a - b| and max|b| over n elements; a NaN anywhere makes the difference infinite. */
+void verify_compare(const acc *a, const acc *b, size_t n, double *difference, double *largest);
+
+/* The error of a tensor, from its difference and largest entry, and the largest of all tensors. */
+double verify_error(double difference, double largest, double largest_of_all);

@@ -1,0 +1,87 @@
+#include "ddp.h"
+
+#include <stdlib.h>
+
+#include "bug.h"
+#include "error.h"
+
+/* --- buckets --- */
+
+Ddp ddp_create(Params *params, Group *group, DdpOptions options)
+{
+    Ddp ddp = {.params = params, .group = group, .options = options};
+    double full = options.bucket_mb * 1048576 / sizeof(acc); /* elements */
+    ddp.bucket = calloc((size_t)params->units, sizeof *ddp.bucket);
+    if (!ddp.bucket) fail("out of memory for the buckets");
+
+    /* Walk the units as the backward pass finishes them, from the last layer to the root. */
+    Bucket *open = NULL;
+    for (int u = params->units - 1; u >= 0; u--) {
+        if (!open) {
+            open = &ddp.bucket[ddp.buckets++];
+            open->last = u;
+        }
+        open->first = u;
+        open->offset = params->unit[u].offset;
+        open->count += params->unit[u].count;
+        if (options.bucket_mb > 0 && (double)open->count >= full) open = NULL;
+    }
+    return ddp;
+}
+
+void ddp_free(Ddp *ddp)
+{
+    free(ddp->bucket);
+    *ddp = (Ddp){0};
+}
+
+/* --- the step --- */
+
+static void start(Ddp *ddp, Bucket *bucket)
+{
+    bucket->work = comm_start_all_reduce(ddp->group, ddp->params->grads + bucket->offset, bucket->count, COMM_ACC, COMM_SUM);
+}
+
+static void wait(Bucket *bucket)
+{
+    comm_wait(bucket->work);
+    bucket->work = NULL;
+}
+
+/* The parameter seam: a unit's gradients are complete on this rank. Its bucket may go when the last of its units, the one
+ * nearest to the root, is done. */
+static void after_backward(void *self, int unit)
+{
+    Ddp *ddp = self;
+    bool reduces = ddp->last_micro_step || BUG(reduce_every_micro_step);
+    if (!reduces || ddp->options.bucket_mb == 0) return;
+    for (int b = 0; b < ddp->buckets; b++) {
+        Bucket *bucket = &ddp->bucket[b];
+        if (bucket->first != unit) continue;
+        if (BUG(forget_last_bucket) && b == ddp->buckets - 1) return;
+        start(ddp, bucket);
+        if (!ddp->options.overlap || !ddp->last_micro_step) wait(bucket);
+    }
+}
+
+ParameterSeam ddp_seam(Ddp *ddp)
+{
+    return (ParameterSeam){.self = ddp, .after_backward = after_backward};
+}
+
+void ddp_begin(Ddp *ddp, bool last_micro_step)
+{
+    ddp->last_micro_step = last_micro_step;
+}
+
+void ddp_finish(Ddp *ddp)
+{
+    if (ddp->options.bucket_mb == 0) start(ddp, &ddp->bucket[0]); /* the naive form: everything, now */
+    for (int b = 0; b < ddp->buckets; b++) wait(&ddp->bucket[b]);
+}
+
+const char *ddp_check_start(const Ddp *ddp)
+{
+    bool same = comm_same_bits(ddp->group, ddp->params->weights, ddp->params->count * sizeof(real));
+    return same ? NULL : complain("the ranks start from different weights");
+}

@@ -1,0 +1,72 @@
+/* Distributed data parallel: every rank holds the whole model and trains it on its own rows; before the optimizer, the
+ * gradients are summed over the ranks, so that all replicas take the same step.
+ *
+ * Why: more rows in the same time, with one change to the single-device program.
+ *
+ * Invariant: between steps all replicas hold the same weights, bit for bit.
+ *
+ * Communication per step: P gradients, all-reduced once, whatever the number of micro-steps. Each of N ranks sends
+ * 2 (N-1)/N P sizeof(acc) bytes, in as many calls as there are buckets.
+ *
+ * Memory per rank: that of a single device, P (sizeof(real) + 3 sizeof(acc)) for weights, gradients and AdamW, and the
+ * activations of B / (A N) sequences. Nothing more: the gradients are reduced where they lie.
+ *
+ * Method: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
+ */
+#pragma once
+
+#include "comm.h"
+#include "ledger.h"
+#include "options.h"
+#include "params.h"
+#include "seams.h"
+
+typedef struct {
+    long dp;          /* ranks; 0: all of them */
+    long overlap;     /* 1: a bucket travels while the backward pass goes on; 0: it is waited for at once */
+    double bucket_mb; /* MiB of gradients at which a bucket is full; 0: everything in one, after the backward pass */
+} DdpOptions;
+
+/* Whole units whose gradients travel together. Units finish from the last layer to the root, and lie in memory the other
+ * way round, so a bucket is one run of the gradient buffer: units [first, last]. */
+typedef struct {
+    int first, last;
+    size_t offset, count; /* elements */
+    Work *work;           /* in flight, or NULL */
+} Bucket;
+
+typedef struct {
+    Params *params;
+    Group *group;
+    DdpOptions options;
+    Bucket *bucket; /* [buckets]  in the order in which they fill */
+    int buckets;
+    bool last_micro_step;
+} Ddp;
+
+/* Cuts the units into buckets. `params` must outlive the Ddp. */
+Ddp ddp_create(Params *params, Group *group, DdpOptions options);
+void ddp_free(Ddp *ddp);
+
+/* For model->seams.parameters. */
+ParameterSeam ddp_seam(Ddp *ddp);
+
+/* [all ranks] Returns NULL, or a complaint if the ranks do not start from the same weights. Nothing is sent to make them
+ * equal: each rank draws them from the seed. */
+const char *ddp_check_start(const Ddp *ddp);
+
+/* Call before each micro-step's forward pass. Only the last micro-step's backward pass reduces. */
+void ddp_begin(Ddp *ddp, bool last_micro_step);
+
+/* [all ranks] Call after the last backward pass: when it returns, params->grads is the sum over the ranks. */
+void ddp_finish(Ddp *ddp);
+
+/* --- ddp_plan.c: the flags, and what the scheme promises, from the configuration alone --- */
+
+OptionTable ddp_options(DdpOptions *options);
+
+/* What --ledger expects of `steps` steps over `ranks` ranks, beside what every trainer has. */
+void ddp_expect(Expected *expected, const ModelConfig *model, DdpOptions options, int ranks, long steps);
+
+/* Draws one step's compute and collectives (--show plan). */
+void ddp_show_plan(const ModelConfig *model, DdpOptions options, int ranks, long accumulate);

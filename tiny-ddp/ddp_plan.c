@@ -1,0 +1,80 @@
+/* What tiny-ddp promises: its flags, what it sends and holds, the schedule of a step. Nothing here looks at a running
+ * Ddp, so the ledger compares two independent accounts. */
+#include <stdio.h>
+
+#include "ddp.h"
+
+#define AT(member) offsetof(DdpOptions, member)
+
+/* clang-format off */
+static const Option rows[] = {
+    {"dp", OPTION_INT, AT(dp), NULL, 1, 1000000, .help = "data-parallel ranks (all)"},
+    {"overlap", OPTION_INT, AT(overlap), "1", 0, 1, .help = "1: buckets travel during the backward pass; 0: each is waited for"},
+    {"bucket-mb", OPTION_NUMBER, AT(bucket_mb), "1", 0, 1e6, .help = "MiB of gradients in a bucket; 0: one all-reduce at the end"},
+};
+/* clang-format on */
+
+OptionTable ddp_options(DdpOptions *options)
+{
+    return (OptionTable){"flags of tiny-ddp", rows, sizeof rows / sizeof rows[0], options};
+}
+
+/* Does a bucket end with `unit`, when `bytes` of gradients have gathered in it? */
+static bool bucket_ends(DdpOptions options, int unit, double bytes)
+{
+    return unit == 0 || (options.bucket_mb > 0 && bytes >= options.bucket_mb * 1048576);
+}
+
+void ddp_expect(Expected *expected, const ModelConfig *model, DdpOptions options, int ranks, long steps)
+{
+    Params p = params_table(model);
+    double calls = 0, bytes = 0;
+    for (int u = p.units - 1; u >= 0; u--) {
+        bytes += (double)(p.unit[u].count * sizeof(acc));
+        if (!bucket_ends(options, u, bytes)) continue;
+        calls++;
+        bytes = 0;
+    }
+    double gradients = (double)(p.count * sizeof(acc));
+    expect(expected, "dp", COMM_ALL_REDUCE, calls * (double)steps, gradients * (double)steps, ranks);
+    expected->memory[MEMORY_PARAMETERS] += p.count * sizeof(real);
+    expected->memory[MEMORY_GRADIENTS] += p.count * sizeof(acc);
+    params_free(&p);
+}
+
+static void show_backward(const Params *p, DdpOptions options)
+{
+    double bytes = 0;
+    int bucket = 0, last = p->units - 1;
+    for (int u = p->units - 1; u >= 0; u--) {
+        char name[32];
+        snprintf(name, sizeof name, u ? "layer %d" : "embedding", u - 1);
+        printf("  backward   %-12s", name);
+        bytes += (double)(p->unit[u].count * sizeof(acc));
+        if (options.bucket_mb > 0 && bucket_ends(options, u, bytes)) {
+            printf("  all_reduce of bucket %d %s on dp: units %d to %d, %.2f MiB", bucket++,
+                   options.overlap ? "starts" : "runs", u, last, bytes / 1048576);
+            bytes = 0;
+            last = u - 1;
+        }
+        printf("\n");
+    }
+    if (options.bucket_mb == 0)
+        printf("  finish                   all_reduce on dp: everything, %.2f MiB\n", bytes / 1048576);
+    else if (options.overlap)
+        printf("  finish                   waits for buckets 0 to %d\n", bucket - 1);
+}
+
+void ddp_show_plan(const ModelConfig *model, DdpOptions options, int ranks, long accumulate)
+{
+    Params p = params_table(model);
+    printf("one step on each of %d ranks (unit 0 is the root, unit 1 + l layer l)\n", ranks);
+    if (accumulate > 1)
+        printf("micro-steps 1 to %ld: forward and backward; gradients add up, nothing is sent\n", accumulate - 1);
+    printf("micro-step %ld:\n", accumulate);
+    printf("  forward    embedding, layers 0 to %d, head, loss\n", model->layers - 1);
+    printf("  backward   head\n");
+    show_backward(&p, options);
+    printf("optimizer: each rank updates its whole copy\n");
+    params_free(&p);
+}

@@ -1,0 +1,67 @@
+/* tiny-ddp: data-parallel training. On one rank it is the single-device program: step that one first. */
+#include "ddp.h"
+#include "error.h"
+#include "run.h"
+#include "show.h"
+#include "trace.h"
+#include "trainer.h"
+
+int main(int argc, char **argv)
+{
+    Trainer t;
+    DdpOptions options = {0};
+    trainer_start(&t, argc, argv, "tiny-ddp/tiny-ddp", ddp_options(&options));
+
+    int ranks = options.dp ? (int)options.dp : trainer_ranks(&t);
+    Shape shape = {{[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_FSDP] = 1, [AXIS_DP] = ranks}};
+    trainer_check(&t, shape);
+    const Config *config = &t.config;
+    Expected expected = trainer_expect(&t, shape);
+    ddp_expect(&expected, &config->architecture, options, ranks, config->steps);
+    if (*config->show) {
+        if (comm_world_rank() == 0 && !show(config, shape, &expected))
+            ddp_show_plan(&config->architecture, options, ranks, config->accumulate);
+        return run_finish(0);
+    }
+    trainer_open(&t, shape);
+
+    Model *model = t.model;
+    Params *params = &model->params;
+    Ddp ddp = ddp_create(params, mesh_group(&t.mesh, 1u << AXIS_DP, "dp"), options);
+    model->seams.parameters = ddp_seam(&ddp);
+    agree(ddp_check_start(&ddp));
+    trainer_begin(&t, ddp.group);
+
+    for (long step = 0; step < config->steps; step++) {
+        trace_begin("step %ld", step + 1);
+        batch_read(&t.batch, step);
+        params_zero_grads(params);
+        double loss = 0;
+        for (int m = 0; m < t.batch.accumulate; m++) {
+            Rows rows = batch_micro_step(&t.batch, m);
+            ddp_begin(&ddp, m == t.batch.accumulate - 1);
+            model_forward(model, &rows);
+            loss += model_loss(model, &rows, batch_scale(&t.batch));
+            run_pause("forward %d done; my rows' share of the loss so far: %.5f", m + 1, loss);
+            model_backward(model, &rows);
+            run_pause("backward %d done; norm of the gradients as they lie here: %.5f", m + 1,
+                      optimizer_grad_norm(params, &model->kernels));
+        }
+        ddp_finish(&ddp);
+        comm_all_reduce(t.mesh.data, &loss, 1, COMM_DOUBLE, COMM_SUM);
+        double norm = optimizer_grad_norm(params, &model->kernels);
+        run_pause("reduced; loss %.5f, norm of the gradients %.5f: now the same on all ranks", loss, norm);
+
+        verify_gradients(t.verify, model, step, loss);
+        if (step == 0) dump_gradients(&t.dump, params);
+        trace_begin("optimizer");
+        optimizer_step(&t.optimizer, params, &model->kernels, step, norm);
+        trace_end();
+        verify_weights(t.verify, model, step);
+        trace_end();
+        metrics_step(&t.metrics, step, loss, norm, optimizer_lr(&t.optimizer.config, step));
+    }
+
+    ddp_free(&ddp);
+    return trainer_finish(&t, &expected);
+}
