@@ -8,6 +8,9 @@ enum { HEAD_DIM_MAX = 256 };
 /* y[i] = exp(x[i]), to a few units in the last place, vectorized. y may be x. */
 void cpu_exp(real *y, const real *x, int n);
 
+/* How many threads the next parallel loop will have. */
+int cpu_threads(void);
+
 /* The first index in the ascending array id[count] whose value is at least `value`. */
 int cpu_lower_bound(const int *id, int count, int value);
 
@@ -23,7 +26,7 @@ void linear_backward_input_naive(real *dx, const real *dy, const real *w, int n,
 void linear_backward_weight_naive(acc *dw, const real *dy, const real *x, int n, int in, int out);
 
 /* linear_blas.c in builds with OpenBLAS, no_blas.c in the others. */
-void blas_set_threads(int threads);
+void blas_use_one_thread(void);
 const char *blas_name(void);
 
 void linear_forward_blas(real *y, const real *x, const real *w, int n, int in, int out);

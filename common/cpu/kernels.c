@@ -13,6 +13,10 @@ static void omp_set_num_threads(int threads)
 {
     (void)threads;
 }
+static int omp_get_max_threads(void)
+{
+    return 1;
+}
 #endif
 
 static void use_linear_naive(Kernels *k)
@@ -92,10 +96,16 @@ const char *kernels_choose(Kernels *kernels, const char *choice)
     return complain("--kernel %s: no such kernel in this build; there are:%s", choice, known);
 }
 
+/* BLAS itself stays on one thread: linear_blas.c shares out the rows of each product. */
 void kernels_set_threads(int threads)
 {
     omp_set_num_threads(threads);
-    blas_set_threads(threads);
+    blas_use_one_thread();
+}
+
+int cpu_threads(void)
+{
+    return omp_get_max_threads();
 }
 
 const char *kernels_blas(void)

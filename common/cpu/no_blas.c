@@ -1,9 +1,8 @@
 /* In builds without a BLAS the plain loops are all there is. */
 #include "cpu.h"
 
-void blas_set_threads(int threads)
+void blas_use_one_thread(void)
 {
-    (void)threads;
 }
 
 const char *blas_name(void)
