@@ -21,7 +21,7 @@ static int uncounted; /* nesting of comm_uncounted */
 
 static Group *group_new(const char *name)
 {
-    if (group_total == GROUPS_MAX) fail("more than %d groups", GROUPS_MAX);
+    if (group_total == GROUPS_MAX) fatal("more than %d groups", GROUPS_MAX);
     Group *group = &groups[group_total];
     memset(group, 0, sizeof *group);
     strncpy(group->name, name, sizeof group->name - 1);
@@ -106,7 +106,7 @@ static Work *work_new(void)
             works[i] = (Work){.index = i, .busy = true};
             return &works[i];
         }
-    fail("more than %d collectives in flight", WORKS_MAX);
+    fatal("more than %d collectives in flight", WORKS_MAX);
 }
 
 static void finish(Work *work)
@@ -122,7 +122,7 @@ static void finish(Work *work)
 static Work *start(Group *group, Collective what)
 {
     if (what.count > INT_MAX)
-        fail("%s:%d: %zu elements in one %s; MPI takes at most %d", what.place.file, what.place.line, what.count,
+        fatal("%s:%d: %zu elements in one %s; MPI takes at most %d", what.place.file, what.place.line, what.count,
              comm_kind_name(what.kind), INT_MAX);
     Work *work = work_new();
     work->what = what;

@@ -24,7 +24,7 @@ static void mpi_fail(int code, const char *call, const char *file, int line)
     char text[MPI_MAX_ERROR_STRING];
     int length;
     MPI_Error_string(code, text, &length);
-    fail("%s:%d: %s: %s", file, line, call, text);
+    fatal("%s:%d: %s: %s", file, line, call, text);
 }
 
 void backend_init(int *argc, char ***argv, int *world_rank, int *world_size)
@@ -78,7 +78,7 @@ static MPI_Datatype type_of(CommType type)
     case COMM_REAL: return sizeof(real) == sizeof(double) ? MPI_DOUBLE : MPI_FLOAT;
     case COMM_ACC: return word;
     }
-    fail("no such type: %d", (int)type);
+    fatal("no such type: %d", (int)type);
 }
 
 static MPI_Op op_of(CommOp op)
@@ -106,7 +106,7 @@ void backend_start(Work *work)
     case COMM_REDUCE_SCATTER:
         MPI_CHECK(MPI_Ireduce_scatter_block(c->in, c->out, count, type, op_of(c->op), comm, request));
         break;
-    default: fail("no such collective: %d", (int)c->kind);
+    default: fatal("no such collective: %d", (int)c->kind);
     }
 }
 

@@ -86,7 +86,7 @@ static uint32_t token_at(const Data *data, int64_t i)
 static void add_source(Data *data, const char *path)
 {
     data->sources = realloc(data->sources, (size_t)(data->source_count + 1) * sizeof *data->sources);
-    if (!data->sources) fail("out of memory for the list of data files");
+    if (!data->sources) fatal("out of memory for the list of data files");
     data->sources[data->source_count++] = (Source){strdup(path), data->count};
 }
 
@@ -96,7 +96,7 @@ static const char *append_text(Data *data, const char *path, size_t size)
     FILE *f = fopen(path, "rb");
     if (!f) return complain("--data %s: %s", path, strerror(errno));
     char *bytes = realloc(data->owned, (size_t)data->count + size + 1);
-    if (!bytes) fail("out of memory for %s", path);
+    if (!bytes) fatal("out of memory for %s", path);
     data->owned = bytes;
     size_t got = fread(bytes + data->count, 1, size, f);
     fclose(f);
@@ -204,7 +204,7 @@ static const char *check_tokens(const Data *data, int vocab, int rank, int ranks
 const char *data_open(Data **out, const char *path, int vocab, int seq, int rank, int ranks)
 {
     Data *data = calloc(1, sizeof *data);
-    if (!data) fail("out of memory");
+    if (!data) fatal("out of memory");
     const char *complaint = open_any(data, path);
     if (!complaint && data->count < (int64_t)seq + 1)
         complaint = complain("--seq %d: a sequence and its labels need %d tokens; --data %s has %lld", seq, seq + 1,

@@ -10,7 +10,7 @@
 
 enum { COMPLAINT_MAX = 512 };
 
-void fail(const char *format, ...)
+void fatal(const char *format, ...)
 {
     char host[64] = "?", text[1024];
     gethostname(host, sizeof host - 1);

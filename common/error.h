@@ -2,7 +2,7 @@
  *
  * Two kinds of fault, two ways out:
  *
- *   A rank cannot go on (a library call failed, an invariant broke): fail() prints one line and aborts every rank.
+ *   A rank cannot go on (a library call failed, an invariant broke): fatal() prints one line and aborts every rank.
  *
  *   The user asked for something impossible: each rank finds its own complaint (or none), then all call agree().
  *   If any rank complains, rank 0 prints one line and every rank exits with status 2. Nobody is left waiting, because
@@ -11,7 +11,7 @@
 #pragma once
 
 /* Prints "rank R on HOST: ..." to stderr and ends the whole job with status 1. Does not return. */
-_Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+_Noreturn void fatal(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Formats a complaint into a static buffer, overwritten by the next call. Use: return complain("--steps %d: ...", n); */
 const char *complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -23,5 +23,5 @@ void agree(const char *complaint);
 /* Fails with the condition's text, file and line when `condition` does not hold. Stays in every build. */
 #define CHECK(condition)                                                                                                \
     do {                                                                                                                \
-        if (!(condition)) fail("%s:%d: check failed: %s", __FILE__, __LINE__, #condition);                              \
+        if (!(condition)) fatal("%s:%d: check failed: %s", __FILE__, __LINE__, #condition);                              \
     } while (0)

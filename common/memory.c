@@ -19,7 +19,7 @@ void *memory_alloc(size_t bytes, MemoryCategory category)
 {
     size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     char *block = aligned_alloc(ALIGNMENT, ALIGNMENT + rounded);
-    if (!block) fail("out of memory: %zu bytes for %s", bytes, memory_category_name(category));
+    if (!block) fatal("out of memory: %zu bytes for %s", bytes, memory_category_name(category));
     if (charge_twin) category = MEMORY_TWIN;
     *(Header *)(void *)block = (Header){bytes, category};
     held[category] += bytes;

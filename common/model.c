@@ -79,7 +79,7 @@ static LayerKept layer_kept(const ModelConfig *c, int n)
 Model *model_create(const ModelConfig *config, const Kernels *kernels, int n)
 {
     Model *m = calloc(1, sizeof *m);
-    if (!m) fail("out of memory");
+    if (!m) fatal("out of memory");
     const ModelConfig *c = &m->config;
     m->config = *config;
     m->kernels = *kernels;
@@ -93,7 +93,7 @@ Model *model_create(const ModelConfig *config, const Kernels *kernels, int n)
     int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
     m->rope = rope_table(c);
     m->layer = calloc((size_t)c->layers, sizeof *m->layer);
-    if (!m->layer) fail("out of memory");
+    if (!m->layer) fatal("out of memory");
     for (int l = 0; l < c->layers; l++) m->layer[l] = layer_kept(c, n);
     m->scratch = (Scratch){
         .dx = new_real(n, C),

@@ -76,7 +76,7 @@ static char *read_text(const char *path)
     size_t size = 0, got;
     do {
         text = realloc(text, size + 4097);
-        if (!text) fail("out of memory for %s", path);
+        if (!text) fatal("out of memory for %s", path);
         got = fread(text + size, 1, 4096, f);
         size += got;
     } while (got > 0);

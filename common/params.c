@@ -34,7 +34,7 @@ Params params_table(const ModelConfig *c)
     Params p = {.units = 1 + c->layers};
     p.view = calloc((size_t)(VIEWS_OF_ROOT + c->layers * VIEWS_OF_LAYER), sizeof *p.view);
     p.unit = calloc((size_t)p.units, sizeof *p.unit);
-    if (!p.view || !p.unit) fail("out of memory for the table of parameters");
+    if (!p.view || !p.unit) fatal("out of memory for the table of parameters");
 
     double std = c->init_std, std_residual = c->init_std / sqrt(2.0 * c->layers);
     int C = c->width, D = c->head_dim, q_rows = c->heads * D, kv_rows = c->kv_heads * D;

@@ -123,7 +123,7 @@ void watchdog_start(double timeout_seconds)
     timeout = timeout_seconds;
     if (timeout <= 0) return;
     pthread_t thread;
-    if (pthread_create(&thread, NULL, watch, NULL) != 0) fail("the watchdog thread could not be started");
+    if (pthread_create(&thread, NULL, watch, NULL) != 0) fatal("the watchdog thread could not be started");
     pthread_detach(thread);
 }
 

@@ -94,7 +94,7 @@ void run_pause(const char *format, ...)
     va_end(arguments);
 
     char *lines = malloc((size_t)group_size(control) * LINE);
-    if (!lines) fail("out of memory");
+    if (!lines) fatal("out of memory");
     comm_all_gather(control, lines, line, LINE, COMM_BYTE);
     if (group_rank(control) == 0) {
         for (int r = 0; r < group_size(control); r++) printf("  rank %d: %s\n", r, lines + r * LINE);

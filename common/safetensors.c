@@ -62,7 +62,7 @@ static const char *read_header(Safetensors *s, const char *path)
     if (!header) return complain("%s: the header is not JSON", path);
 
     s->tensor = calloc((size_t)cJSON_GetArraySize(header) + 1, sizeof *s->tensor);
-    if (!s->tensor) fail("out of memory for %s", path);
+    if (!s->tensor) fatal("out of memory for %s", path);
     const char *problem = NULL, *complaint = NULL;
     for (const cJSON *entry = header->child; entry && !problem; entry = entry->next) {
         if (strcmp(entry->string, "__metadata__") == 0) continue;
@@ -80,7 +80,7 @@ const char *safetensors_open(Safetensors **out, const char *path)
     int file = open(path, O_RDONLY);
     if (file < 0 || fstat(file, &info) != 0) return complain("%s: %s", path, strerror(errno));
     Safetensors *s = calloc(1, sizeof *s);
-    if (!s) fail("out of memory for %s", path);
+    if (!s) fatal("out of memory for %s", path);
     s->bytes = (size_t)info.st_size;
     s->mapped = s->bytes ? mmap(NULL, s->bytes, PROT_READ, MAP_PRIVATE, file, 0) : NULL;
     close(file);
@@ -203,6 +203,6 @@ void dump_weights(Dump *dump, const Params *params)
     if (!dump->file) return;
     fwrite(params->weights, sizeof *params->weights, params->count, dump->file);
     int bad = ferror(dump->file);
-    if (fclose(dump->file) != 0 || bad) fail("--dump %s: %s", dump->path, strerror(errno));
+    if (fclose(dump->file) != 0 || bad) fatal("--dump %s: %s", dump->path, strerror(errno));
     dump->file = NULL;
 }

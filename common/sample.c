@@ -38,7 +38,7 @@ void sample_print(Model *model, const char *prompt, long count, int seq, uint64_
     const int V = model->config.vocab;
     size_t length = strlen(prompt);
     int *text = malloc((length + (size_t)count + 1) * sizeof *text), n = 0;
-    if (!text) fail("out of memory for --sample %ld", count);
+    if (!text) fatal("out of memory for --sample %ld", count);
     for (size_t i = 0; i < length; i++) text[n++] = (unsigned char)prompt[i] % V;
     if (n == 0) text[n++] = 0;
     for (int i = 0; i < n && prints; i++) print_token(text[i], V);

@@ -53,7 +53,7 @@ double trace_clock(void)
 void trace_open(const char *path_)
 {
     events = malloc(EVENTS_MAX * sizeof *events);
-    if (!events) fail("--trace: no memory for %d events", EVENTS_MAX);
+    if (!events) fatal("--trace: no memory for %d events", EVENTS_MAX);
     comm_barrier(comm_control());
     zero = monotonic();
     lane_count = 1;
@@ -113,7 +113,7 @@ static char *events_as_text(size_t *length)
     char *text, host[64] = "?";
     int rank = comm_world_rank();
     FILE *f = open_memstream(&text, length);
-    if (!f) fail("--trace %s: no memory", path);
+    if (!f) fatal("--trace %s: no memory", path);
     gethostname(host, sizeof host - 1);
     fprintf(f, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n", rank, rank,
             host);
@@ -139,7 +139,7 @@ void trace_write(void)
     int64_t error = 0;
     if (group_rank(control) == 0 && !(f = fopen(path, "w"))) error = errno;
     comm_broadcast(control, &error, 1, COMM_INT64, 0);
-    if (error) fail("--trace %s: %s", path, strerror((int)error));
+    if (error) fatal("--trace %s: %s", path, strerror((int)error));
 
     if (f) fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     for (int r = 0; r < group_size(control); r++) {
@@ -147,13 +147,13 @@ void trace_write(void)
         char *text = group_rank(control) == r ? events_as_text(&size) : NULL;
         int64_t length = (int64_t)size;
         comm_broadcast(control, &length, 1, COMM_INT64, r);
-        if (!text && !(text = malloc((size_t)length))) fail("--trace %s: no memory", path);
+        if (!text && !(text = malloc((size_t)length))) fatal("--trace %s: no memory", path);
         comm_broadcast(control, text, (size_t)length, COMM_BYTE, r);
         if (f) fwrite(text, 1, (size_t)length, f);
         free(text);
     }
     if (f) fprintf(f, "{\"ph\":\"M\",\"name\":\"trace_end\",\"pid\":0}\n]}\n");
-    if (f && fclose(f) != 0) fail("--trace %s: %s", path, strerror(errno));
+    if (f && fclose(f) != 0) fatal("--trace %s: %s", path, strerror(errno));
     if (event_count == EVENTS_MAX) fprintf(stderr, "--trace: the first %d events of rank %d are kept\n", EVENTS_MAX, comm_world_rank());
     path = NULL;
     free(events);

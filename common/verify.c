@@ -46,7 +46,7 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
 {
     if (steps == 0) return NULL;
     Verify *v = calloc(1, sizeof *v);
-    if (!v) fail("out of memory");
+    if (!v) fatal("out of memory");
     v->steps = steps < optimizer.steps ? steps : optimizer.steps;
     v->config = optimizer;
     v->replicas = replicas;

@@ -12,7 +12,7 @@ Ddp ddp_create(Params *params, Group *group, DdpOptions options)
     Ddp ddp = {.params = params, .group = group, .options = options};
     double full = options.bucket_mb * 1048576 / sizeof(acc); /* elements */
     ddp.bucket = calloc((size_t)params->units, sizeof *ddp.bucket);
-    if (!ddp.bucket) fail("out of memory for the buckets");
+    if (!ddp.bucket) fatal("out of memory for the buckets");
 
     /* Walk the units as the backward pass finishes them, from the last layer to the root. */
     Bucket *open = NULL;

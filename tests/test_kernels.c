@@ -1,0 +1,532 @@
+/* ranks: 1  builds: fp64 fp32 fp32-noblas fp64-debug fp32-san
+ *
+ * Each kernel's backward against finite differences of its forward (fp64), variants against each other, and the edges:
+ * rows that see nothing, labels that do not count, empty inputs. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cpu/cpu.h"
+#include "testing.h"
+
+static Kernels kernels;
+
+/* --- finite differences --- */
+
+/* A scalar function of one array: the sum of a kernel's outputs, weighted at random. */
+typedef double (*Scalar)(void *problem);
+
+/* Compares gradient[n], as the backward kernel gave it, with central differences of f along x[n]. Fourth order, so that a
+ * step of 1e-3 leaves an error of about 1e-12. */
+static void check_gradient(const char *name, Scalar f, void *problem, real *x, const acc *gradient, int n)
+{
+    if (sizeof(real) != sizeof(double)) return; /* single precision cannot tell */
+    double largest = 0;
+    for (int i = 0; i < n; i++) largest = fmax(largest, fabs((double)gradient[i]));
+    for (int i = 0; i < n; i += 1 + n / 61) {
+        const double h = 1e-3;
+        real keep = x[i];
+        double value[4];
+        const double place[4] = {-2, -1, 1, 2};
+        for (int p = 0; p < 4; p++) {
+            x[i] = (real)((double)keep + place[p] * h);
+            value[p] = f(problem);
+        }
+        x[i] = keep;
+        double numeric = (value[0] - 8 * value[1] + 8 * value[2] - value[3]) / (12 * h);
+        double error = fabs(numeric - (double)gradient[i]);
+        if (error > 1e-8 * fmax(1, largest))
+            fail_msg("%s[%d]: backward gives %.12g, differences give %.12g", name, i, (double)gradient[i], numeric);
+    }
+}
+
+static double weighted(const real *y, const real *weight, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)y[i] * (double)weight[i];
+    return sum;
+}
+
+static acc *zeros(size_t n)
+{
+    acc *x = calloc(n ? n : 1, sizeof *x);
+    assert_non_null(x);
+    return x;
+}
+
+/* --- linear --- */
+
+typedef struct {
+    int n, in, out;
+    real *x, *w, *y, *dy;
+} Linear;
+
+static double linear_scalar(void *problem)
+{
+    Linear *p = problem;
+    kernels.linear_forward(p->y, p->x, p->w, p->n, p->in, p->out);
+    return weighted(p->y, p->dy, (size_t)p->n * p->out);
+}
+
+static void linear_gradients(void **state)
+{
+    (void)state;
+    Random r = {.seed = 1};
+    for (int round = 0; round < 20; round++) {
+        Linear p = {random_int(&r, 1, 33), random_int(&r, 1, 40), random_int(&r, 1, 40), 0, 0, 0, 0};
+        size_t nx = (size_t)p.n * p.in, nw = (size_t)p.out * p.in, ny = (size_t)p.n * p.out;
+        p.x = random_array(&r, nx), p.w = random_array(&r, nw), p.y = random_array(&r, ny), p.dy = random_array(&r, ny);
+        real *dx = random_array(&r, nx);
+        acc *dw = zeros(nw);
+        kernels.linear_backward_input(dx, p.dy, p.w, p.n, p.in, p.out);
+        kernels.linear_backward_weight(dw, p.dy, p.x, p.n, p.in, p.out);
+        check_gradient("dx", linear_scalar, &p, p.x, dx, (int)nx);
+        check_gradient("dw", linear_scalar, &p, p.w, dw, (int)nw);
+
+        /* the weight's gradient adds: a second call doubles it */
+        acc *twice = zeros(nw);
+        memcpy(twice, dw, nw * sizeof *dw);
+        kernels.linear_backward_weight(twice, p.dy, p.x, p.n, p.in, p.out);
+        for (size_t i = 0; i < nw; i++) twice[i] /= 2;
+        assert_true(error_of(twice, dw, nw) <= ROUNDING);
+        free(p.x), free(p.w), free(p.y), free(p.dy), free(dx), free(dw), free(twice);
+    }
+}
+
+static void linear_variants(void **state)
+{
+    (void)state;
+    Random r = {.seed = 2};
+    for (int threads = 1; threads <= 3; threads++) {
+        kernels_set_threads(threads);
+        for (int round = 0; round < 20; round++) {
+            int n = random_int(&r, 1, 50), in = random_int(&r, 1, 70), out = random_int(&r, 1, 70);
+            size_t nx = (size_t)n * in, nw = (size_t)out * in, ny = (size_t)n * out;
+            real *x = random_array(&r, nx), *w = random_array(&r, nw), *dy = random_array(&r, ny);
+            real *y1 = random_array(&r, ny), *y2 = random_array(&r, ny), *dx1 = random_array(&r, nx);
+            real *dx2 = random_array(&r, nx);
+            acc *dw1 = zeros(nw), *dw2 = zeros(nw);
+            kernels.linear_forward(y1, x, w, n, in, out);
+            linear_forward_naive(y2, x, w, n, in, out);
+            kernels.linear_backward_input(dx1, dy, w, n, in, out);
+            linear_backward_input_naive(dx2, dy, w, n, in, out);
+            kernels.linear_backward_weight(dw1, dy, x, n, in, out);
+            linear_backward_weight_naive(dw2, dy, x, n, in, out);
+            assert_true(error_of(y1, y2, ny) <= ROUNDING);
+            assert_true(error_of(dx1, dx2, nx) <= ROUNDING);
+            assert_true(error_of(dw1, dw2, nw) <= ROUNDING);
+            free(x), free(w), free(dy), free(y1), free(y2), free(dx1), free(dx2), free(dw1), free(dw2);
+        }
+    }
+    kernels_set_threads(1);
+}
+
+/* --- norm --- */
+
+typedef struct {
+    int n, width;
+    real *x, *delta, *w, *sum, *y, *dy, *dsum;
+    acc *rstd;
+} Norm;
+
+static double norm_scalar(void *problem)
+{
+    Norm *p = problem;
+    kernels.residual_norm_forward(p->sum, p->y, p->rstd, p->x, p->delta, p->w, 1e-5, p->n, p->width);
+    size_t n = (size_t)p->n * p->width;
+    return weighted(p->y, p->dy, n) + weighted(p->sum, p->dsum, n);
+}
+
+static void norm_gradients(void **state)
+{
+    (void)state;
+    Random r = {.seed = 3};
+    for (int round = 0; round < 20; round++) {
+        Norm p = {.n = random_int(&r, 1, 9), .width = random_int(&r, 1, 150)};
+        size_t n = (size_t)p.n * p.width;
+        p.x = random_array(&r, n), p.delta = random_array(&r, n), p.w = random_array(&r, p.width);
+        p.sum = random_array(&r, n), p.y = random_array(&r, n), p.dy = random_array(&r, n), p.dsum = random_array(&r, n);
+        p.rstd = zeros(p.n);
+        real *dx = malloc(n * sizeof *dx);
+        acc *dw = zeros(p.width);
+        norm_scalar(&p);
+        memcpy(dx, p.dsum, n * sizeof *dx);
+        kernels.residual_norm_backward(dx, dw, p.dy, p.sum, p.rstd, p.w, p.n, p.width);
+        check_gradient("dx", norm_scalar, &p, p.x, dx, (int)n);
+        check_gradient("ddelta", norm_scalar, &p, p.delta, dx, (int)n);
+        check_gradient("dw", norm_scalar, &p, p.w, dw, p.width);
+        free(p.x), free(p.delta), free(p.w), free(p.sum), free(p.y), free(p.dy), free(p.dsum), free(p.rstd);
+        free(dx), free(dw);
+    }
+}
+
+/* --- QK-norm and RoPE --- */
+
+typedef struct {
+    int n, heads, kv_heads, head_dim, *position;
+    real *qkv, *work, *raw, *wq, *wk, *dy;
+    acc *rstd, *rope;
+} Rope;
+
+static size_t rope_size(const Rope *p)
+{
+    return (size_t)p->n * (p->heads + 2 * p->kv_heads) * p->head_dim;
+}
+
+static double rope_scalar(void *problem)
+{
+    Rope *p = problem;
+    memcpy(p->work, p->qkv, rope_size(p) * sizeof *p->work);
+    kernels.qk_rope_forward(p->work, p->raw, p->rstd, p->wq, p->wk, p->rope, p->position, 1e-6, p->n, p->heads,
+                            p->kv_heads, p->head_dim);
+    return weighted(p->work, p->dy, rope_size(p));
+}
+
+static void rope_gradients(void **state)
+{
+    (void)state;
+    Random r = {.seed = 4};
+    for (int round = 0; round < 20; round++) {
+        Rope p = {.n = random_int(&r, 1, 20), .kv_heads = random_int(&r, 1, 3), .head_dim = 2 * random_int(&r, 1, 8)};
+        p.heads = p.kv_heads * random_int(&r, 1, 3);
+        bool qk_norm = round % 2;
+        size_t n = rope_size(&p), turned = (size_t)p.n * (p.heads + p.kv_heads);
+        p.qkv = random_array(&r, n), p.work = random_array(&r, n), p.dy = random_array(&r, n);
+        p.raw = random_array(&r, turned * p.head_dim), p.rstd = zeros(turned);
+        p.wq = qk_norm ? random_array(&r, p.head_dim) : NULL, p.wk = qk_norm ? random_array(&r, p.head_dim) : NULL;
+        p.rope = random_array(&r, (size_t)p.n * p.head_dim);
+        p.position = malloc(p.n * sizeof *p.position);
+        for (int i = 0; i < p.n; i++) p.position[i] = random_int(&r, 0, p.n - 1);
+
+        for (int i = 0; i < p.n; i++) /* a rotation: cosine and sine of some angle */
+            for (int d = 0; d < p.head_dim / 2; d++) {
+                double angle = random_real(&r);
+                p.rope[i * p.head_dim + d] = (acc)cos(angle);
+                p.rope[i * p.head_dim + p.head_dim / 2 + d] = (acc)sin(angle);
+            }
+        real *dqkv = malloc(n * sizeof *dqkv);
+        acc *dwq = zeros(p.head_dim), *dwk = zeros(p.head_dim);
+        rope_scalar(&p);
+        memcpy(dqkv, p.dy, n * sizeof *dqkv);
+        kernels.qk_rope_backward(dqkv, dwq, dwk, p.raw, p.rstd, p.wq, p.wk, p.rope, p.position, p.n, p.heads, p.kv_heads,
+                                 p.head_dim);
+        check_gradient("dqkv", rope_scalar, &p, p.qkv, dqkv, (int)n);
+        if (qk_norm) {
+            check_gradient("dwq", rope_scalar, &p, p.wq, dwq, p.head_dim);
+            check_gradient("dwk", rope_scalar, &p, p.wk, dwk, p.head_dim);
+        }
+        free(p.qkv), free(p.work), free(p.dy), free(p.raw), free(p.rstd), free(p.wq), free(p.wk), free(p.rope);
+        free(p.position), free(dqkv), free(dwq), free(dwk);
+    }
+}
+
+/* --- attention --- */
+
+typedef struct {
+    AttentionShape shape;
+    Rows rows;
+    size_t nq, nkv; /* elements of q and of k */
+    real *q, *k, *v, *out, *dout;
+    acc *lse, *dot;
+} Attention;
+
+static Attention attention_new(Random *r, unsigned flags)
+{
+    int sequences = random_int(r, 1, 3), seq = random_int(r, 1, 90 / sequences);
+    Attention p = {.rows = random_rows(r, sequences, seq, 10, flags)};
+    int K = random_int(r, 1, 3), H = K * random_int(r, 1, 3), D = 2 * random_int(r, 1, 20), n = p.rows.count;
+    p.shape = (AttentionShape){H, K, D, n, n, p.rows.lo, p.rows.hi, p.rows.id, (size_t)H * D, (size_t)K * D,
+                               ATTENTION_FIRST | ATTENTION_LAST};
+    p.nq = (size_t)n * H * D, p.nkv = (size_t)n * K * D;
+    p.q = random_array(r, p.nq), p.k = random_array(r, p.nkv), p.v = random_array(r, p.nkv);
+    p.out = random_array(r, p.nq), p.dout = random_array(r, p.nq);
+    p.lse = zeros((size_t)n * H), p.dot = zeros((size_t)n * H);
+    return p;
+}
+
+static void attention_free(Attention *p)
+{
+    rows_free(&p->rows);
+    free(p->q), free(p->k), free(p->v), free(p->out), free(p->dout), free(p->lse), free(p->dot);
+}
+
+static double attention_scalar(void *problem)
+{
+    Attention *p = problem;
+    kernels.attention_forward(p->out, NULL, p->lse, p->q, p->k, p->v, p->shape);
+    return weighted(p->out, p->dout, p->nq);
+}
+
+static void attention_gradients(void **state)
+{
+    (void)state;
+    Random r = {.seed = 5};
+    for (int round = 0; round < 12; round++) {
+        Attention p = attention_new(&r, (unsigned)round % 4);
+        real *dq = random_array(&r, p.nq), *dk = random_array(&r, p.nkv), *dv = random_array(&r, p.nkv);
+        attention_scalar(&p);
+        kernels.attention_backward(dq, NULL, dk, dv, NULL, NULL, p.dot, p.dout, p.out, p.lse, p.q, p.k, p.v, p.shape);
+        check_gradient("dq", attention_scalar, &p, p.q, dq, (int)p.nq);
+        check_gradient("dk", attention_scalar, &p, p.k, dk, (int)p.nkv);
+        check_gradient("dv", attention_scalar, &p, p.v, dv, (int)p.nkv);
+        free(dq), free(dk), free(dv);
+        attention_free(&p);
+    }
+}
+
+static void attention_variants(void **state)
+{
+    (void)state;
+    Random r = {.seed = 6};
+    for (int round = 0; round < 30; round++) {
+        Attention p = attention_new(&r, (unsigned)round % 4);
+        real *out = random_array(&r, p.nq), *dq1 = random_array(&r, p.nq), *dq2 = random_array(&r, p.nq);
+        real *dk1 = random_array(&r, p.nkv), *dk2 = random_array(&r, p.nkv), *dv1 = random_array(&r, p.nkv);
+        real *dv2 = random_array(&r, p.nkv);
+        acc *lse = zeros((size_t)p.shape.queries * p.shape.heads);
+        attention_scalar(&p);
+        attention_forward_naive(out, NULL, lse, p.q, p.k, p.v, p.shape);
+        assert_true(error_of(p.out, out, p.nq) <= ROUNDING);
+        assert_true(error_of(p.lse, lse, (size_t)p.shape.queries * p.shape.heads) <= ROUNDING);
+        kernels.attention_backward(dq1, NULL, dk1, dv1, NULL, NULL, p.dot, p.dout, out, lse, p.q, p.k, p.v, p.shape);
+        attention_backward_naive(dq2, NULL, dk2, dv2, NULL, NULL, p.dot, p.dout, out, lse, p.q, p.k, p.v, p.shape);
+        assert_true(error_of(dq1, dq2, p.nq) <= ROUNDING);
+        assert_true(error_of(dk1, dk2, p.nkv) <= ROUNDING);
+        assert_true(error_of(dv1, dv2, p.nkv) <= ROUNDING);
+        free(out), free(lse), free(dq1), free(dq2), free(dk1), free(dk2), free(dv1), free(dv2);
+        attention_free(&p);
+    }
+}
+
+/* One call over all keys, and one call per block of keys in any order, are the same attention. */
+static void attention_folds(void **state)
+{
+    (void)state;
+    Random r = {.seed = 7};
+    for (int round = 0; round < 20; round++) {
+        Attention p = attention_new(&r, (unsigned)round % 4);
+        int n = p.shape.keys, H = p.shape.heads, blocks = n < 3 ? n : random_int(&r, 1, 3);
+        size_t stats = (size_t)n * H;
+        acc *fold = zeros(p.nq), *lse = zeros(stats), *dq_fold = zeros(p.nq), *dk_fold = zeros(p.nkv);
+        acc *dv_fold = zeros(p.nkv);
+        real *out = random_array(&r, p.nq), *dq = random_array(&r, p.nq), *dk = random_array(&r, p.nkv);
+        real *dv = random_array(&r, p.nkv), *dq1 = random_array(&r, p.nq);
+        attention_scalar(&p);
+        kernels.attention_backward(dq1, NULL, dk, dv, NULL, NULL, p.dot, p.dout, p.out, p.lse, p.q, p.k, p.v, p.shape);
+
+        for (int pass = 0; pass < 2; pass++)
+            for (int b = blocks - 1; b >= 0; b--) { /* last block first */
+                int j0 = n * b / blocks, j1 = n * (b + 1) / blocks;
+                AttentionShape s = p.shape;
+                s.keys = j1 - j0;
+                s.key_id = p.rows.id + j0;
+                s.flags = (b == blocks - 1 ? ATTENTION_FIRST : 0) | (b == 0 ? ATTENTION_LAST : 0);
+                const real *k = p.k + j0 * s.kv_stride, *v = p.v + j0 * s.kv_stride;
+                acc *dkb = dk_fold + j0 * s.kv_stride, *dvb = dv_fold + j0 * s.kv_stride;
+                if (pass == 0)
+                    kernels.attention_forward(out, fold, lse, p.q, k, v, s);
+                else
+                    kernels.attention_backward(dq, dq_fold, NULL, NULL, dkb, dvb, p.dot, p.dout, out, lse, p.q, k, v, s);
+            }
+        assert_true(error_of(out, p.out, p.nq) <= ROUNDING);
+        assert_true(error_of(lse, p.lse, stats) <= ROUNDING);
+        assert_true(error_of(dq, dq1, p.nq) <= ROUNDING);
+        assert_true(error_of(dk_fold, dk, p.nkv) <= ROUNDING);
+        assert_true(error_of(dv_fold, dv, p.nkv) <= ROUNDING);
+        free(fold), free(lse), free(dq_fold), free(dk_fold), free(dv_fold), free(out), free(dq), free(dk), free(dv);
+        free(dq1);
+        attention_free(&p);
+    }
+}
+
+/* A row that may see no key: lse -inf, out 0, gradient exactly 0, and nothing of it reaches keys and values. */
+static void attention_blind_row(void **state)
+{
+    (void)state;
+    Random r = {.seed = 8};
+    Attention p = attention_new(&r, 0);
+    int n = p.shape.queries, H = p.shape.heads, D = p.shape.head_dim;
+    for (int i = 0; i < n; i++) p.rows.lo[i] = p.rows.hi[i] = i; /* all blind */
+    real *dq = random_array(&r, p.nq), *dk = random_array(&r, p.nkv), *dv = random_array(&r, p.nkv);
+    kernels.attention_forward(p.out, NULL, p.lse, p.q, p.k, p.v, p.shape);
+    kernels.attention_backward(dq, NULL, dk, dv, NULL, NULL, p.dot, p.dout, p.out, p.lse, p.q, p.k, p.v, p.shape);
+    for (int i = 0; i < n * H; i++) assert_true(isinf(p.lse[i]) && p.lse[i] < 0);
+    for (int i = 0; i < n * H * D; i++) assert_true(p.out[i] == 0 && dq[i] == 0);
+    for (size_t i = 0; i < p.nkv; i++) assert_true(dk[i] == 0 && dv[i] == 0);
+    free(dq), free(dk), free(dv);
+    attention_free(&p);
+}
+
+/* Scores near 100 and near -100: their exponentials leave the range of a float, the merge must not. */
+static void attention_large_scores(void **state)
+{
+    (void)state;
+    real q[2] = {10, 0}, k[4] = {15, 0, -15, 0}, v[4] = {1, 2, 3, 4}, out[2];
+    acc fold[2], lse[1];
+    int lo = 0, hi = 2, id[2] = {0, 1};
+    AttentionShape s = {1, 1, 2, 1, 1, &lo, &hi, id, 2, 2, ATTENTION_FIRST};
+    for (int first = 0; first < 2; first++) { /* either key first */
+        s.key_id = id + first;
+        s.flags = ATTENTION_FIRST;
+        kernels.attention_forward(out, fold, lse, q, k + 2 * first, v + 2 * first, s);
+        s.key_id = id + !first;
+        s.flags = ATTENTION_LAST;
+        kernels.attention_forward(out, fold, lse, q, k + 2 * !first, v + 2 * !first, s);
+        assert_true(fabs((double)lse[0] - 150 / sqrt(2)) < 1e-4);
+        assert_true(fabs((double)out[0] - 1) < 1e-6 && fabs((double)out[1] - 2) < 1e-6);
+    }
+}
+
+/* --- SwiGLU --- */
+
+typedef struct {
+    int n, ff;
+    real *gate_up, *y, *dy;
+} Swiglu;
+
+static double swiglu_scalar(void *problem)
+{
+    Swiglu *p = problem;
+    kernels.swiglu_forward(p->y, p->gate_up, p->n, p->ff);
+    return weighted(p->y, p->dy, (size_t)p->n * p->ff);
+}
+
+static void swiglu_gradients(void **state)
+{
+    (void)state;
+    Random r = {.seed = 9};
+    for (int round = 0; round < 10; round++) {
+        Swiglu p = {random_int(&r, 1, 5), random_int(&r, 1, 600), 0, 0, 0};
+        size_t n = (size_t)p.n * p.ff;
+        p.gate_up = random_array(&r, 2 * n), p.y = random_array(&r, n), p.dy = random_array(&r, n);
+        real *d = random_array(&r, 2 * n);
+        kernels.swiglu_backward(d, p.dy, p.gate_up, p.n, p.ff);
+        check_gradient("dgate_up", swiglu_scalar, &p, p.gate_up, d, (int)(2 * n));
+        for (size_t i = 0; i < n; i++) p.gate_up[i % p.ff] = i % 2 ? -1000 : 1000; /* saturated, not NaN */
+        swiglu_scalar(&p);
+        kernels.swiglu_backward(d, p.dy, p.gate_up, p.n, p.ff);
+        for (size_t i = 0; i < 2 * n; i++) assert_true(isfinite(d[i]));
+        free(p.gate_up), free(p.y), free(p.dy), free(d);
+    }
+}
+
+/* --- cross-entropy --- */
+
+typedef struct {
+    int n, vocab, *label;
+    real *logits, *work;
+    acc *loss;
+} Entropy;
+
+static double entropy_scalar(void *problem)
+{
+    Entropy *p = problem;
+    memcpy(p->work, p->logits, (size_t)p->n * p->vocab * sizeof *p->work);
+    kernels.cross_entropy(p->loss, p->work, p->label, 0.25, p->n, p->vocab);
+    double sum = 0;
+    for (int i = 0; i < p->n; i++) sum += (double)p->loss[i];
+    return sum;
+}
+
+static void cross_entropy_gradients(void **state)
+{
+    (void)state;
+    Random r = {.seed = 10};
+    for (int round = 0; round < 10; round++) {
+        Entropy p = {.n = random_int(&r, 1, 9), .vocab = random_int(&r, 1, 137)};
+        size_t n = (size_t)p.n * p.vocab;
+        p.logits = random_array(&r, n), p.work = random_array(&r, n), p.loss = zeros(p.n);
+        p.label = malloc(p.n * sizeof *p.label);
+        for (int i = 0; i < p.n; i++) p.label[i] = i % 3 == 2 ? -1 : random_int(&r, 0, p.vocab - 1);
+        entropy_scalar(&p);
+        acc *gradient = zeros(n);
+        for (size_t i = 0; i < n; i++) gradient[i] = p.work[i];
+        for (int i = 0; i < p.n; i++) {
+            double sum = 0;
+            for (int v = 0; v < p.vocab; v++) sum += (double)gradient[(size_t)i * p.vocab + v];
+            assert_true(fabs(sum) < 1e-6); /* probabilities minus a onehot */
+            if (p.label[i] >= 0) continue;
+            assert_true(p.loss[i] == 0);
+            for (int v = 0; v < p.vocab; v++) assert_true(gradient[(size_t)i * p.vocab + v] == 0);
+        }
+        check_gradient("dlogits", entropy_scalar, &p, p.logits, gradient, (int)n);
+        p.logits[0] = (real)NAN;
+        p.label[0] = 0;
+        assert_true(isnan(entropy_scalar(&p))); /* a NaN is not hidden */
+        free(p.logits), free(p.work), free(p.loss), free(p.label), free(gradient);
+    }
+}
+
+/* --- embedding, flat buffers --- */
+
+static void embedding_sums(void **state)
+{
+    (void)state;
+    Random r = {.seed = 12};
+    int n = 50, V = 7, C = 130, token[50];
+    real *w = random_array(&r, (size_t)V * C), *y = random_array(&r, (size_t)n * C), *dy = random_array(&r, (size_t)n * C);
+    acc *dw = zeros((size_t)V * C), *want = zeros((size_t)V * C);
+    for (int i = 0; i < n; i++) token[i] = random_int(&r, 0, V - 2); /* the last row is never used */
+    kernels.embedding_forward(y, w, token, n, C);
+    kernels.embedding_backward(dw, dy, token, n, C);
+    for (int i = 0; i < n; i++)
+        for (int c = 0; c < C; c++) {
+            assert_true(y[i * C + c] == w[token[i] * C + c]);
+            want[token[i] * C + c] += dy[i * C + c];
+        }
+    assert_true(error_of(dw, want, (size_t)V * C) <= ROUNDING);
+    for (int c = 0; c < C; c++) assert_true(dw[(V - 1) * C + c] == 0);
+    free(w), free(y), free(dy), free(dw), free(want);
+}
+
+static void flat_operations(void **state)
+{
+    (void)state;
+    Random r = {.seed = 13};
+    for (size_t n = 0; n < 300; n += 37) {
+        real *x = random_array(&r, n), *y = random_array(&r, n);
+        double want = 0;
+        for (size_t i = 0; i < n; i++) want += (double)x[i] * (double)x[i];
+        assert_true(fabs(kernels.sum_squares(x, n) - want) <= 1e-12 * want);
+        acc *sum = zeros(n);
+        for (size_t i = 0; i < n; i++) sum[i] = x[i] + y[i];
+        kernels.add(x, y, n);
+        for (size_t i = 0; i < n; i++) assert_true(x[i] == sum[i]);
+        free(x), free(y), free(sum);
+    }
+    /* with any number of threads the same bits */
+    real *x = random_array(&r, 10000);
+    double one = kernels.sum_squares(x, 10000);
+    kernels_set_threads(3);
+    assert_true(kernels.sum_squares(x, 10000) == one);
+    kernels_set_threads(1);
+    free(x);
+}
+
+static void variants_are_chosen_by_name(void **state)
+{
+    (void)state;
+    Kernels k = kernels_cpu();
+    assert_null(kernels_choose(&k, "linear=naive"));
+    assert_ptr_equal(k.linear_forward, linear_forward_naive);
+    assert_null(kernels_choose(&k, "attention=naive"));
+    assert_ptr_equal(k.attention_backward, attention_backward_naive);
+    assert_non_null(kernels_choose(&k, "linear=magic"));
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(linear_gradients),        cmocka_unit_test(linear_variants),
+    cmocka_unit_test(norm_gradients),          cmocka_unit_test(rope_gradients),
+    cmocka_unit_test(attention_gradients),     cmocka_unit_test(attention_variants),
+    cmocka_unit_test(attention_folds),         cmocka_unit_test(attention_blind_row),
+    cmocka_unit_test(attention_large_scores),  cmocka_unit_test(swiglu_gradients),
+    cmocka_unit_test(cross_entropy_gradients), cmocka_unit_test(embedding_sums),
+    cmocka_unit_test(flat_operations),         cmocka_unit_test(variants_are_chosen_by_name),
+};
+
+int main(int argc, char **argv)
+{
+    kernels = kernels_cpu();
+    return testing_run("test_kernels", tests, sizeof tests / sizeof tests[0], argc, argv);
+}

@@ -1,0 +1,331 @@
+/* ranks: 1  builds: fp64 fp64-debug fp32-san
+ *
+ * The whole model: gradients against finite differences, masks as intervals, the seams' calls, memory by formula. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "memory.h"
+#include "model.h"
+#include "testing.h"
+
+static ModelConfig random_config(Random *r, int max_seq)
+{
+    int K = random_int(r, 1, 3);
+    ModelConfig c = {.layers = random_int(r, 1, 3), .width = random_int(r, 5, 20), .heads = K * random_int(r, 1, 3),
+                     .kv_heads = K, .head_dim = 2 * random_int(r, 1, 4), .ff = random_int(r, 1, 30),
+                     .vocab = random_int(r, 5, 40), .max_seq = max_seq, .tied = random_int(r, 0, 1),
+                     .qk_norm = random_int(r, 0, 1), .theta = 1e4, .eps = 1e-5, .init_std = 0.3};
+    snprintf(c.name, sizeof c.name, "random");
+    return c;
+}
+
+static double loss_of(Model *m, const Rows *rows)
+{
+    model_forward(m, rows);
+    return model_loss(m, rows, 0.1);
+}
+
+/* Every parameter's gradient, probed along a few of its entries. */
+static void finite_differences(void **state)
+{
+    (void)state;
+    if (sizeof(real) != sizeof(double)) return;
+    Random r = {.seed = 21};
+    Kernels kernels = kernels_cpu();
+    for (int round = 0; round < 8; round++) {
+        int seq = random_int(&r, 2, 12), sequences = random_int(&r, 1, 3);
+        ModelConfig c = random_config(&r, seq);
+        Rows rows = random_rows(&r, sequences, seq, c.vocab, (unsigned)round);
+        Model *m = model_create(&c, &kernels, rows.count);
+        params_init(&m->params, 5);
+        params_zero_grads(&m->params);
+        loss_of(m, &rows);
+        model_backward(m, &rows);
+        for (int n = 0; n < m->params.views; n++) {
+            const View *v = &m->params.view[n];
+            for (size_t i = 0; i < v->size; i += 1 + v->size / 5) {
+                real *w = &m->params.weights[v->offset + i], keep = *w;
+                const double h = 3e-4, place[4] = {-2, -1, 1, 2};
+                double value[4];
+                for (int p = 0; p < 4; p++) {
+                    *w = (real)((double)keep + place[p] * h);
+                    value[p] = loss_of(m, &rows);
+                }
+                *w = keep;
+                double numeric = (value[0] - 8 * value[1] + 8 * value[2] - value[3]) / (12 * h);
+                double exact = (double)m->params.grads[v->offset + i];
+                if (fabs(numeric - exact) > 1e-7 * fmax(1, fabs(exact)))
+                    fail_msg("round %d, %s[%zu]: backward %.12g, differences %.12g", round, v->name, i, exact, numeric);
+            }
+        }
+        model_free(m);
+        rows_free(&rows);
+    }
+}
+
+/* Two documents packed into one sequence give the gradients that they give as two sequences. */
+static void packed_documents(void **state)
+{
+    (void)state;
+    Random r = {.seed = 22};
+    Kernels kernels = kernels_cpu();
+    ModelConfig c = random_config(&r, 8);
+    Rows packed = random_rows(&r, 2, 8, c.vocab, 0); /* as separate sequences ... */
+    Model *m = model_create(&c, &kernels, packed.count);
+    params_init(&m->params, 5);
+    params_zero_grads(&m->params);
+    double apart = loss_of(m, &packed);
+    model_backward(m, &packed);
+    acc *want = malloc(m->params.count * sizeof *want);
+    memcpy(want, m->params.grads, m->params.count * sizeof *want);
+
+    /* ... and one after the other, in two calls, whose gradients add up */
+    params_zero_grads(&m->params);
+    double sum = 0;
+    for (int b = 0; b < 2; b++) {
+        Rows one = rows_slice(&packed, 8 * b, 8);
+        sum += loss_of(m, &one);
+        model_backward(m, &one);
+    }
+    assert_true(fabs(sum - apart) <= 10 * ROUNDING * apart);
+    assert_true(error_of(m->params.grads, want, m->params.count) <= ROUNDING);
+
+    /* what a row may not see does not change it: another first document, the same second */
+    model_forward(m, &packed);
+    size_t half = (size_t)8 * c.vocab;
+    real *second = malloc(half * sizeof *second);
+    memcpy(second, m->logits + half, half * sizeof *second);
+    for (int i = 0; i < 8; i++) packed.token[i] = (packed.token[i] + 1) % c.vocab;
+    model_forward(m, &packed);
+    assert_true(error_of(m->logits + half, second, half) <= ROUNDING);
+    free(want), free(second);
+    model_free(m);
+    rows_free(&packed);
+}
+
+static void no_counted_label(void **state)
+{
+    (void)state;
+    Random r = {.seed = 23};
+    Kernels kernels = kernels_cpu();
+    ModelConfig c = random_config(&r, 5);
+    Rows rows = random_rows(&r, 2, 5, c.vocab, 0);
+    for (int i = 0; i < rows.count; i++) rows.label[i] = -1;
+    Model *m = model_create(&c, &kernels, rows.count);
+    params_init(&m->params, 5);
+    params_zero_grads(&m->params);
+    assert_true(loss_of(m, &rows) == 0);
+    model_backward(m, &rows);
+    for (size_t i = 0; i < m->params.count; i++) assert_true(m->params.grads[i] == 0);
+    model_free(m);
+    rows_free(&rows);
+}
+
+/* --- the seams --- */
+
+/* A schemes' stand-in: notes which hooks are called, and copies what passes through the feature seam. */
+typedef struct {
+    char calls[512];
+    real *buffer[4];
+    int widths_seen, entered, left;
+} Recorder;
+
+static void note(Recorder *rec, char hook, int unit)
+{
+    size_t n = strlen(rec->calls);
+    snprintf(rec->calls + n, sizeof rec->calls - n, "%c%d ", hook, unit);
+}
+
+static void note_before_forward(void *self, int unit)
+{
+    note(self, 'f', unit);
+}
+
+static void note_after_forward(void *self, int unit)
+{
+    note(self, 'F', unit);
+}
+
+static void note_before_backward(void *self, int unit)
+{
+    note(self, 'b', unit);
+}
+
+static void note_after_backward(void *self, int unit)
+{
+    note(self, 'B', unit);
+}
+
+static const real *copy(real *to, const real *from, int rows, int width)
+{
+    memcpy(to, from, (size_t)rows * (size_t)width * sizeof *to);
+    return to;
+}
+
+static const real *copy_enter(void *self, const real *mine, int rows, int width)
+{
+    ((Recorder *)self)->entered++;
+    return copy(((Recorder *)self)->buffer[0], mine, rows, width);
+}
+
+static const real *copy_leave(void *self, const real *partial, int rows, int width)
+{
+    ((Recorder *)self)->left++;
+    return copy(((Recorder *)self)->buffer[1], partial, rows, width);
+}
+
+static const real *copy_enter_backward(void *self, const real *dfull, int rows, int width)
+{
+    ((Recorder *)self)->entered++;
+    return copy(((Recorder *)self)->buffer[2], dfull, rows, width);
+}
+
+static const real *copy_leave_backward(void *self, const real *dmine, int rows, int width)
+{
+    ((Recorder *)self)->left++;
+    return copy(((Recorder *)self)->buffer[3], dmine, rows, width);
+}
+
+/* Attention in two folds, early keys and late keys, as a ring of two ranks would call it. */
+typedef struct {
+    Model *model;
+    acc *fold, *dk, *dv;
+} TwoFolds;
+
+static AttentionShape fold_shape(const Model *m, const Rows *rows, int part)
+{
+    const ModelConfig *c = &m->config;
+    size_t stride = (size_t)(c->heads + 2 * c->kv_heads) * c->head_dim;
+    int half = rows->count / 2;
+    return (AttentionShape){c->heads, c->kv_heads, c->head_dim, rows->count, part ? rows->count - half : half, rows->lo,
+                            rows->hi, rows->id + (part ? half : 0), stride, stride,
+                            part ? ATTENTION_LAST : ATTENTION_FIRST};
+}
+
+static void folds_forward(void *self, real *out, acc *lse, const real *qkv, const Rows *rows)
+{
+    TwoFolds *t = self;
+    const ModelConfig *c = &t->model->config;
+    const real *k = qkv + c->heads * c->head_dim, *v = k + c->kv_heads * c->head_dim;
+    for (int part = 0; part < 2; part++) {
+        AttentionShape s = fold_shape(t->model, rows, part);
+        size_t at = part ? (size_t)(rows->count / 2) * s.kv_stride : 0;
+        t->model->kernels.attention_forward(out, t->fold, lse, qkv, k + at, v + at, s);
+    }
+}
+
+static void folds_backward(void *self, real *dqkv, acc *dot, const real *dout, const real *out, const acc *lse,
+                           const real *qkv, const Rows *rows)
+{
+    TwoFolds *t = self;
+    const ModelConfig *c = &t->model->config;
+    size_t q_width = (size_t)c->heads * c->head_dim, kv_width = (size_t)c->kv_heads * c->head_dim;
+    const real *k = qkv + q_width, *v = k + kv_width;
+    memset(t->dk, 0, rows->count * kv_width * sizeof *t->dk);
+    memset(t->dv, 0, rows->count * kv_width * sizeof *t->dv);
+    size_t stride = 0;
+    for (int part = 0; part < 2; part++) {
+        AttentionShape s = fold_shape(t->model, rows, part);
+        int first = part ? rows->count / 2 : 0;
+        stride = s.kv_stride;
+        t->model->kernels.attention_backward(dqkv, t->fold, NULL, NULL, t->dk + first * kv_width,
+                                             t->dv + first * kv_width, dot, dout, out, lse, qkv, k + first * stride,
+                                             v + first * stride, s);
+    }
+    for (int i = 0; i < rows->count; i++)
+        for (size_t d = 0; d < kv_width; d++) {
+            dqkv[i * stride + q_width + d] = (real)t->dk[i * kv_width + d];
+            dqkv[i * stride + q_width + kv_width + d] = (real)t->dv[i * kv_width + d];
+        }
+}
+
+/* Full seams that change nothing give the numbers of empty ones, and are called as their header says. */
+static void full_seams_change_nothing(void **state)
+{
+    (void)state;
+    Random r = {.seed = 24};
+    Kernels kernels = kernels_cpu();
+    ModelConfig c = random_config(&r, 9);
+    c.layers = 2;
+    Rows rows = random_rows(&r, 3, 9, c.vocab, ROWS_DOCUMENTS | ROWS_MASKED);
+    Model *m = model_create(&c, &kernels, rows.count);
+    params_init(&m->params, 5);
+    params_zero_grads(&m->params);
+    double want_loss = loss_of(m, &rows);
+    model_backward(m, &rows);
+    acc *want = malloc(m->params.count * sizeof *want);
+    memcpy(want, m->params.grads, m->params.count * sizeof *want);
+
+    Recorder recorder = {0};
+    size_t wide = (size_t)rows.count * 64;
+    for (int b = 0; b < 4; b++) recorder.buffer[b] = malloc(wide * sizeof(real));
+    TwoFolds folds = {m, malloc(wide * sizeof(acc)), malloc(wide * sizeof(acc)), malloc(wide * sizeof(acc))};
+    assert_true(c.width <= 64 && c.heads * c.head_dim <= 64 * 2);
+    folds.fold = realloc(folds.fold, 2 * wide * sizeof(acc));
+    m->seams = (Seams){
+        .parameters = {&recorder, note_before_forward, note_after_forward, note_before_backward, note_after_backward},
+        .features = {&recorder, copy_enter, copy_leave, copy_enter_backward, copy_leave_backward},
+        .sequence = {&folds, folds_forward, folds_backward},
+    };
+    params_zero_grads(&m->params);
+    double loss = loss_of(m, &rows);
+    assert_string_equal(recorder.calls, "f0 f1 F1 f2 F2 F0 ");
+    recorder.calls[0] = '\0';
+    model_backward(m, &rows);
+    assert_string_equal(recorder.calls, "b0 b2 B2 b1 B1 B0 ");
+    assert_int_equal(recorder.entered, 2 * (2 + 4)); /* per layer: twice forward; backward twice each for x and dx */
+    assert_int_equal(recorder.left, 2 * (2 + 2));
+    assert_true(fabs(loss - want_loss) <= ROUNDING * want_loss);
+    assert_true(error_of(m->params.grads, want, m->params.count) <= ROUNDING);
+
+    for (int b = 0; b < 4; b++) free(recorder.buffer[b]);
+    free(folds.fold), free(folds.dk), free(folds.dv), free(want);
+    model_free(m);
+    rows_free(&rows);
+}
+
+/* --- memory and counts --- */
+
+static void memory_is_the_formula(void **state)
+{
+    (void)state;
+    Random r = {.seed = 25};
+    Kernels kernels = kernels_cpu();
+    for (int round = 0; round < 20; round++) {
+        ModelConfig c = random_config(&r, random_int(&r, 1, 40));
+        int n = random_int(&r, 1, 60);
+        Model *m = model_create(&c, &kernels, n);
+        assert_int_equal(memory_held(MEMORY_ACTIVATIONS), model_activation_bytes(&c, (size_t)n));
+        assert_int_equal(memory_held(MEMORY_PARAMETERS), m->params.count * sizeof(real));
+        assert_int_equal(memory_held(MEMORY_GRADIENTS), m->params.count * sizeof(acc));
+        model_free(m);
+        assert_int_equal(memory_total(), 0);
+    }
+}
+
+static void counts_of_presets(void **state)
+{
+    (void)state;
+    const struct {
+        const char *name;
+        size_t parameters;
+    } known[] = {{"nano", 9552}, {"demo", 1016960}, {"124m", 123587328}, {"350m", 359842816}, {"1b", 1235814400}};
+    for (int p = 0; p < 5; p++) {
+        Params table = params_table(&preset_find(known[p].name)->model);
+        assert_int_equal(table.count, known[p].parameters);
+        params_free(&table);
+    }
+    /* 12 C^2 matmul weights in a layer of 124m, as in GPT-2 */
+    const ModelConfig *c = &preset_find("124m")->model;
+    assert_int_equal(model_matmul_weights(c), 12u * 12 * 768 * 768 + 50304u * 768);
+    assert_true(model_flops(c, 10, 7) == 60.0 * (double)model_matmul_weights(c) + 12.0 * 12 * 768 * 7);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(finite_differences),    cmocka_unit_test(packed_documents),
+    cmocka_unit_test(no_counted_label),      cmocka_unit_test(full_seams_change_nothing),
+    cmocka_unit_test(memory_is_the_formula), cmocka_unit_test(counts_of_presets),
+};
+TESTING_MAIN(tests)

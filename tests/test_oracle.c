@@ -1,0 +1,179 @@
+/* ranks: 1  builds: fp64 fp64-noblas
+ *
+ * The model against PyTorch: logits, loss, every gradient, and four clipped AdamW steps of tiny Hugging Face models in
+ * true float64 (tests/oracle/make_fixtures.py). Finite differences prove that backward fits forward; only this proves that
+ * forward is Llama. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "model.h"
+#include "optimizer.h"
+#include "safetensors.h"
+#include "testing.h"
+#include "verify.h"
+
+static const double SAME = 1e-10, AFTER_STEPS = 1e-8;
+enum { STEPS = 4 };
+
+static double number_of(const Safetensors *file, const char *name, size_t i)
+{
+    const Tensor *t = safetensors_find(file, name);
+    assert_non_null(t);
+    return tensor_at(t, i);
+}
+
+/* input_ids and labels [B, T], as `transformers` takes them: row t of a sequence predicts the label of row t + 1. */
+static Rows rows_of(const Safetensors *file)
+{
+    const Tensor *ids = safetensors_find(file, "input_ids"), *labels = safetensors_find(file, "labels");
+    assert_non_null(ids);
+    assert_non_null(labels);
+    int B = (int)ids->shape[0], T = (int)ids->shape[1];
+    Rows rows = rows_create(B * T);
+    for (int i = 0; i < B * T; i++) {
+        int t = i % T;
+        rows.token[i] = (int)tensor_at(ids, (size_t)i);
+        rows.label[i] = t + 1 < T ? (int)tensor_at(labels, (size_t)i + 1) : -1;
+        if (rows.label[i] < 0) rows.label[i] = -1;
+        rows.position[i] = t;
+        rows.id[i] = i;
+        rows.lo[i] = i - t;
+        rows.hi[i] = i + 1;
+    }
+    return rows;
+}
+
+/* The largest error of all tensors `prefix`.NAME against ours[count], in verify's metric. */
+static double worst_error(const Params *p, const acc *ours, const Safetensors *file, const char *prefix)
+{
+    acc *theirs = malloc(p->count * sizeof *theirs);
+    double largest_of_all = 0, worst = 0;
+    for (int n = 0; n < p->views; n++) {
+        char name[96];
+        snprintf(name, sizeof name, "%s.%s", prefix, p->view[n].name);
+        const Tensor *t = safetensors_find(file, name);
+        if (!t) fail_msg("no %s in the fixture", name);
+        assert_int_equal(t->count, p->view[n].size);
+        for (size_t i = 0; i < t->count; i++) {
+            double x = tensor_at(t, i);
+            theirs[p->view[n].offset + i] = (acc)x;
+            largest_of_all = fmax(largest_of_all, fabs(x));
+        }
+    }
+    for (int n = 0; n < p->views; n++) {
+        const View *v = &p->view[n];
+        double difference, largest;
+        verify_compare(ours + v->offset, theirs + v->offset, v->size, &difference, &largest);
+        double error = verify_error(difference, largest, largest_of_all);
+        if (error > worst) worst = error;
+    }
+    free(theirs);
+    return worst;
+}
+
+static void check_model(const char *name)
+{
+    char dir[128], path[160];
+    snprintf(dir, sizeof dir, "tests/fixtures/%s", name);
+    snprintf(path, sizeof path, "%s/oracle.safetensors", dir);
+    Safetensors *oracle;
+    assert_null(safetensors_open(&oracle, path));
+    Rows rows = rows_of(oracle);
+    ModelConfig config;
+    assert_null(model_config_read(&config, dir));
+    config.max_seq = rows.count;
+    Kernels kernels = kernels_cpu();
+    Model *model = model_create(&config, &kernels, rows.count);
+    assert_null(safetensors_load_weights(&model->params, dir));
+
+    /* the recipe of make_fixtures.py */
+    OptimizerConfig recipe = {.kind = OPTIMIZER_ADAMW, .lr = 1e-3, .weight_decay = 0.1, .clip = 1, .beta1 = 0.9,
+                              .beta2 = 0.95, .eps = 1e-8};
+    Optimizer optimizer = optimizer_create(recipe, &model->params);
+    double scale = 1.0 / (double)rows_counted(&rows);
+    for (int step = 0; step < STEPS; step++) {
+        params_zero_grads(&model->params);
+        model_forward(model, &rows);
+        if (step == 0) {
+            const Tensor *logits = safetensors_find(oracle, "logits");
+            double difference = 0, largest = 0;
+            for (size_t i = 0; i < logits->count; i++) {
+                difference = fmax(difference, fabs((double)model->logits[i] - tensor_at(logits, i)));
+                largest = fmax(largest, fabs(tensor_at(logits, i)));
+            }
+            printf("%s: logits off by %.1e", name, difference / largest);
+            assert_true(difference <= SAME * largest);
+        }
+        double loss = model_loss(model, &rows, scale), want = number_of(oracle, "losses", (size_t)step);
+        assert_true(fabs(loss - want) <= (step ? AFTER_STEPS : SAME) * want);
+        model_backward(model, &rows);
+        if (step == 0) {
+            double error = worst_error(&model->params, model->params.grads, oracle, "grad");
+            printf(", gradients by %.1e", error);
+            assert_true(error <= SAME);
+        }
+        double norm = optimizer_grad_norm(&model->params, &kernels), norm_want = number_of(oracle, "grad_norms", (size_t)step);
+        assert_true(fabs(norm - norm_want) <= (step ? AFTER_STEPS : SAME) * norm_want);
+        assert_true(norm > recipe.clip); /* so clipping is part of what is tested */
+        optimizer_step(&optimizer, &model->params, &kernels, step, norm);
+    }
+    double error = worst_error(&model->params, model->params.weights, oracle, "final");
+    printf(", weights after %d steps by %.1e\n", STEPS, error);
+    assert_true(error <= AFTER_STEPS);
+
+    optimizer_free(&optimizer);
+    model_free(model);
+    rows_free(&rows);
+    safetensors_close(oracle);
+}
+
+static void llama(void **state)
+{
+    (void)state;
+    check_model("llama");
+}
+
+static void qwen3(void **state)
+{
+    (void)state;
+    check_model("qwen3");
+}
+
+/* A file that is cut short or lacks a tensor is refused, naming it. */
+static void bad_files(void **state)
+{
+    (void)state;
+    Safetensors *file;
+    const char *complaint = safetensors_open(&file, "tests/fixtures/none.safetensors");
+    assert_non_null(strstr(complaint, "none.safetensors"));
+
+    char command[] = "head -c 90000 tests/fixtures/llama/model.safetensors > /tmp/tiny-short.safetensors";
+    assert_int_equal(system(command), 0);
+    complaint = safetensors_open(&file, "/tmp/tiny-short.safetensors");
+    assert_non_null(strstr(complaint, "outside the file"));
+    remove("/tmp/tiny-short.safetensors");
+
+    ModelConfig config;
+    assert_null(model_config_read(&config, "tests/fixtures/llama"));
+    config.tied = false, config.qk_norm = true, config.max_seq = 1; /* qwen3's names are not in llama's file */
+    Params params = params_create(&config);
+    complaint = safetensors_load_weights(&params, "tests/fixtures/llama");
+    assert_non_null(strstr(complaint, "no tensor model.layers.0.self_attn.q_norm.weight"));
+    params_free(&params);
+    assert_null(model_config_read(&config, "tests/fixtures/llama"));
+    config.ff++;
+    params = params_create(&config);
+    complaint = safetensors_load_weights(&params, "tests/fixtures/llama");
+    assert_non_null(strstr(complaint, "model.layers.0.mlp.gate_proj.weight has not the shape"));
+    params_free(&params);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(llama),
+    cmocka_unit_test(qwen3),
+    cmocka_unit_test(bad_files),
+};
+TESTING_MAIN(tests)

@@ -1,0 +1,124 @@
+#include "testing.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm.h"
+#include "error.h"
+#include "kernels.h"
+#include "recorder.h"
+#include "rng.h"
+#include "verify.h"
+
+#if defined(PRECISION_FP64)
+const double ROUNDING = 1e-12;
+#else
+const double ROUNDING = 1e-5;
+#endif
+
+static char token_file[64];
+
+int testing_run(const char *name, const struct CMUnitTest *tests, size_t count, int argc, char **argv)
+{
+    comm_init(&argc, &argv);
+    kernels_set_threads(1);
+    watchdog_start(100); /* a hang is a failure that says where */
+    bool first = comm_world_rank() == 0;
+    if (!first && (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))) return 1;
+    int64_t failed = _cmocka_run_group_tests(name, tests, count, NULL, NULL);
+    comm_all_reduce(comm_control(), &failed, 1, COMM_INT64, COMM_MAX);
+    if (first && *token_file) unlink(token_file);
+    comm_finalize();
+    return (int)failed;
+}
+
+void assert_together(bool good, const char *format, ...)
+{
+    enum { TEXT = 400 };
+    char text[TEXT];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+
+    Group *control = comm_control();
+    int64_t first = good ? group_size(control) : group_rank(control);
+    comm_all_reduce(control, &first, 1, COMM_INT64, COMM_MIN);
+    if (first == group_size(control)) return;
+    comm_broadcast(control, text, TEXT, COMM_BYTE, (int)first);
+    fail_msg("on rank %d: %s", (int)first, text);
+}
+
+int testing_grid(void)
+{
+    const char *grid = getenv("GRID");
+    return grid && atoi(grid) > 0 ? atoi(grid) : 1;
+}
+
+int random_int(Random *r, int low, int high)
+{
+    return low + (int)rng_below(r->seed, 7, r->next++, (uint64_t)(high - low + 1));
+}
+
+double random_real(Random *r)
+{
+    return (double)rng_normal(r->seed, 8, r->next++, 1);
+}
+
+real *random_array(Random *r, size_t n)
+{
+    real *x = malloc((n ? n : 1) * sizeof *x);
+    CHECK(x);
+    for (size_t i = 0; i < n; i++) x[i] = (real)random_real(r);
+    return x;
+}
+
+Rows random_rows(Random *r, int sequences, int seq, int vocab, unsigned flags)
+{
+    Rows rows = rows_create(sequences * seq);
+    for (int b = 0; b < sequences; b++) {
+        int begin = b * seq, window = random_int(r, 1, seq);
+        int keep = flags & ROWS_MASKED ? random_int(r, 0, 4) : 4; /* of four labels */
+        for (int t = 0; t < seq; t++) {
+            int i = b * seq + t;
+            if ((flags & ROWS_DOCUMENTS) && t > 0 && random_int(r, 0, 3) == 0) begin = i;
+            rows.token[i] = random_int(r, 0, vocab - 1);
+            rows.label[i] = random_int(r, 0, 3) < keep ? random_int(r, 0, vocab - 1) : -1;
+            rows.id[i] = i;
+            rows.position[i] = i - begin;
+            rows.lo[i] = begin;
+            if ((flags & ROWS_WINDOW) && i + 1 - window > begin) rows.lo[i] = i + 1 - window;
+            rows.hi[i] = i + 1;
+        }
+    }
+    return rows;
+}
+
+double error_of(const acc *a, const acc *b, size_t n)
+{
+    double difference, largest;
+    verify_compare(a, b, n, &difference, &largest);
+    return verify_error(difference, largest, 0);
+}
+
+const char *testing_token_file(int vocab, int count)
+{
+    if (comm_world_rank() == 0) {
+        snprintf(token_file, sizeof token_file, "/tmp/tiny-tokens-%d.bin", (int)getpid());
+        FILE *f = fopen(token_file, "wb");
+        CHECK(f);
+        int32_t header[256] = {20240520, 1, count};
+        fwrite(header, sizeof header, 1, f);
+        Random random = {.seed = 11};
+        for (int i = 0; i < count; i++) {
+            uint16_t token = (uint16_t)random_int(&random, 0, vocab - 1);
+            fwrite(&token, sizeof token, 1, f);
+        }
+        fclose(f);
+    }
+    comm_broadcast(comm_control(), token_file, sizeof token_file, COMM_BYTE, 0);
+    return token_file;
+}
