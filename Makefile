@@ -119,7 +119,7 @@ demo: tiny-ddp
 
 # --- tests: cmocka, in several builds side by side ---
 
-$(OUT)/test_%: $(OBJ)/tests/test_%.o $(OBJ)/tests/testing.o $(call objects,$(SCHEME)) $(OUT)/libcommon.a
+$(OUT)/test_%: $(OBJ)/tests/test_%.o $(OBJ)/tests/testing.o $(OBJ)/tests/ddp_case.o $(call objects,$(SCHEME)) $(OUT)/libcommon.a
 	$(call link,-lcmocka)
 
 $(OUT)/hang: $(OBJ)/tests/hang.o $(OUT)/libcommon.a

@@ -131,16 +131,11 @@ typedef struct {
     char file[64];
 } Ticket;
 
-static void print_mismatch(const Work *work, const Ticket *mine, const Ticket *other)
+static void print_ticket(const Ticket *t)
 {
-    fprintf(stderr,
-            "mismatch on group %s at collective #%ld:\n"
-            "  rank %d: %s of %zu elements, type %d, op %d, root %d, at %s:%d\n"
-            "  rank %d: %s of %zu elements, type %d, op %d, root %d, at %s:%d\n",
-            work->group->name, work->group->sequence, mine->world_rank, comm_kind_name((CommKind)mine->kind),
-            mine->count, mine->type, mine->op, mine->root, mine->file, mine->line, other->world_rank,
-            comm_kind_name((CommKind)other->kind), other->count, other->type, other->op, other->root, other->file,
-            other->line);
+    static const char *const types[] = {"byte", "int64", "double", "real", "acc"}, *const ops[] = {"sum", "max", "min"};
+    fprintf(stderr, "  rank %d: %s of %zu %s, %s, root %d, at %s:%d\n", t->world_rank, comm_kind_name((CommKind)t->kind),
+            t->count, types[t->type], ops[t->op], t->root, t->file, t->line);
 }
 
 void backend_compare(const Work *work)
@@ -158,7 +153,11 @@ void backend_compare(const Work *work)
         bool same = other->kind == mine.kind && other->type == mine.type && other->op == mine.op &&
                     other->root == mine.root && other->count == mine.count;
         if (same) continue;
-        if (group->rank == 0) print_mismatch(work, &mine, other);
+        if (group->rank == 0) {
+            fprintf(stderr, "mismatch on group %s at collective #%ld:\n", group->name, group->sequence);
+            print_ticket(&mine);
+            print_ticket(other);
+        }
         MPI_CHECK(MPI_Barrier(comms[group->index])); /* rank 0 has spoken before anyone aborts */
         comm_abort(1);
     }

@@ -1,0 +1,170 @@
+#include "ddp_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "batch.h"
+#include "error.h"
+#include "ledger.h"
+#include "mesh.h"
+#include "model.h"
+#include "verify.h"
+
+DdpCase random_ddp_case(Random *r, int index)
+{
+    const int ranks[] = {1, 2, 3, 4, 6, 8};
+    const double buckets[] = {0, 0.0001, 0.004, 1}, ignored[] = {0, 0.3, 0.7, 1};
+    int K = random_int(r, 1, 3);
+    DdpCase c = {
+        .ranks = ranks[index % 6],
+        .model = {.layers = random_int(r, 1, 4), .width = random_int(r, 3, 24), .heads = K * random_int(r, 1, 3),
+                  .kv_heads = K, .head_dim = 2 * random_int(r, 1, 4), .ff = random_int(r, 1, 40),
+                  .vocab = random_int(r, 31, 60), .tied = random_int(r, 0, 1), .qk_norm = random_int(r, 0, 1),
+                  .theta = 1e4, .eps = 1e-5, .init_std = 0.3},
+        .seq = random_int(r, 1, 17),
+        .sequences = random_int(r, 1, 3),
+        .accumulate = random_int(r, 1, 3),
+        .ignore = ignored[random_int(r, 0, 3)],
+        .clip = random_int(r, 0, 1) ? 1e-3 : 1e3, /* active or not */
+        .optimizer = random_int(r, 0, 3) ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
+        .options = {.overlap = random_int(r, 0, 1), .bucket_mb = buckets[random_int(r, 0, 3)]},
+        .seed = random_int(r, 0, 1000),
+    };
+    c.model.max_seq = c.seq;
+    snprintf(c.model.name, sizeof c.model.name, "random");
+    return c;
+}
+
+const char *describe_ddp_case(const DdpCase *c)
+{
+    static char text[300];
+    snprintf(text, sizeof text,
+             "ranks %d layers %d width %d heads %d/%d x %d ff %d vocab %d tied %d qk_norm %d seq %d sequences %d "
+             "accumulate %d ignore %g clip %g overlap %ld bucket %g seed %ld",
+             c->ranks, c->model.layers, c->model.width, c->model.heads, c->model.kv_heads, c->model.head_dim,
+             c->model.ff, c->model.vocab, c->model.tied, c->model.qk_norm, c->seq, c->sequences, c->accumulate,
+             c->ignore, c->clip, c->options.overlap, c->options.bucket_mb, c->seed);
+    return text;
+}
+
+Group *first_ranks(int ranks)
+{
+    static Group *made[64];
+    static bool known[64];
+    if (!known[ranks]) made[ranks] = group_split(comm_world(), comm_world_rank() < ranks ? 0 : -1, "dp");
+    known[ranks] = true;
+    return made[ranks];
+}
+
+/* The training step of main.c, with the scheme or without (NULL); the batch is read. Returns the loss of these rows. */
+static double accumulate_gradients(Model *model, const Batch *batch, Ddp *ddp)
+{
+    double loss = 0;
+    params_zero_grads(&model->params);
+    for (int m = 0; m < batch->accumulate; m++) {
+        Rows rows = batch_micro_step(batch, m);
+        if (ddp) ddp_begin(ddp, m == batch->accumulate - 1);
+        model_forward(model, &rows);
+        loss += model_loss(model, &rows, batch_scale(batch));
+        model_backward(model, &rows);
+    }
+    if (ddp) ddp_finish(ddp);
+    return loss;
+}
+
+/* The worst error over all tensors. */
+static double worst(const Params *p, const acc *ours, const acc *theirs)
+{
+    double largest_of_all = 0, worst_error = 0;
+    for (size_t i = 0; i < p->count; i++) largest_of_all = fmax(largest_of_all, fabs((double)theirs[i]));
+    for (int n = 0; n < p->views; n++) {
+        const View *v = &p->view[n];
+        double difference, largest;
+        verify_compare(ours + v->offset, theirs + v->offset, v->size, &difference, &largest);
+        worst_error = fmax(worst_error, verify_error(difference, largest, largest_of_all));
+    }
+    return worst_error;
+}
+
+static bool counts_as_expected(const DdpCase *c, Group *group, CommCount before, long steps)
+{
+    Expected e = {0};
+    ddp_expect(&e, &c->model, c->options, c->ranks, steps);
+    CommCount now = group_count(group, COMM_ALL_REDUCE);
+    return (double)(now.calls - before.calls) == e.comm[0].calls &&
+           fabs(now.payload - before.payload - e.comm[0].payload) <= 1e-9 * e.comm[0].payload;
+}
+
+static DdpOutcome train(const DdpCase *c, Group *group, const Data *data)
+{
+    DdpOutcome out = {.counts_equal = true};
+    DataOrder order = {.seed = (uint64_t)c->seed, .batch = c->ranks * c->sequences * c->accumulate, .seq = c->seq,
+                       .ignore = c->ignore};
+    OptimizerConfig config = {.kind = c->optimizer, .lr = 1e-2, .steps = 10, .weight_decay = 0.1, .clip = c->clip,
+                              .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+    Kernels kernels = kernels_cpu();
+
+    Batch mine = batch_create(data, order, c->accumulate, group), whole = batch_create(data, order, c->accumulate, NULL);
+    Model *model = model_create(&c->model, &kernels, mine.sequences * c->seq);
+    Model *twin = model_create(&c->model, &kernels, whole.sequences * c->seq);
+    params_init(&model->params, (uint64_t)c->seed);
+    params_init(&twin->params, (uint64_t)c->seed);
+    Ddp ddp = ddp_create(&model->params, group, c->options);
+    model->seams.parameters = ddp_seam(&ddp);
+    Optimizer ours = optimizer_create(config, &model->params), theirs = optimizer_create(config, &twin->params);
+
+    out.replicas_equal = ddp_check_start(&ddp) == NULL;
+    for (long step = 0; step < 2; step++) {
+        comm_uncounted(1); /* the count of labels shares this group here; in the trainer it has its own */
+        batch_read(&mine, step);
+        comm_uncounted(0);
+        batch_read(&whole, step);
+        CommCount before = group_count(group, COMM_ALL_REDUCE);
+        double loss = accumulate_gradients(model, &mine, &ddp), want = accumulate_gradients(twin, &whole, NULL);
+        out.counts_equal = out.counts_equal && counts_as_expected(c, group, before, 1);
+        comm_uncounted(1);
+        comm_all_reduce(group, &loss, 1, COMM_DOUBLE, COMM_SUM);
+        comm_uncounted(0);
+
+        double norm = optimizer_grad_norm(&model->params, &kernels);
+        double error = worst(&model->params, model->params.grads, twin->params.grads);
+        if (step == 0) {
+            out.loss = fabs(loss - want) / fmax(fabs(want), 1e-3);
+            out.gradient = error;
+            out.norm = norm;
+        } else {
+            out.later_gradient = error;
+        }
+        optimizer_step(&ours, &model->params, &kernels, step, norm);
+        optimizer_step(&theirs, &twin->params, &kernels, step, optimizer_grad_norm(&twin->params, &kernels));
+    }
+    out.weight = worst(&model->params, model->params.weights, twin->params.weights);
+    out.replicas_equal =
+        out.replicas_equal && comm_same_bits(group, model->params.weights, model->params.count * sizeof(real));
+
+    ddp_free(&ddp);
+    optimizer_free(&ours), optimizer_free(&theirs);
+    model_free(model), model_free(twin);
+    batch_free(&mine), batch_free(&whole);
+    return out;
+}
+
+DdpOutcome run_ddp_case(const DdpCase *c, const char *path)
+{
+    DdpOutcome out = {.replicas_equal = true, .counts_equal = true};
+    Group *group = first_ranks(c->ranks);
+    if (group) {
+        Data *data;
+        CHECK(data_open(&data, path, c->model.vocab, c->seq, 0, 1) == NULL);
+        out = train(c, group, data);
+        data_close(data);
+    }
+    /* the worst of all ranks, on all ranks */
+    double errors[] = {out.loss, out.gradient, out.later_gradient, out.weight, out.norm};
+    int64_t wrong[] = {!out.replicas_equal, !out.counts_equal};
+    comm_all_reduce(comm_control(), errors, 5, COMM_DOUBLE, COMM_MAX);
+    comm_all_reduce(comm_control(), wrong, 2, COMM_INT64, COMM_MAX);
+    return (DdpOutcome){errors[0], errors[1], errors[2], errors[3], errors[4], !wrong[0], !wrong[1]};
+}

@@ -1,0 +1,105 @@
+/* ranks: 4  builds: fp64-bugs fp32-bugs
+ *
+ * Tests that cannot fail prove nothing: each named bug, and each dropped collective, must be noticed by the comparison that
+ * its row in common/bug.c names. */
+#include <stdio.h>
+#include <string.h>
+
+#include "bug.h"
+#include "ddp_case.h"
+#include "error.h"
+
+static DdpCase uneven_case(void)
+{
+    Random r = {.seed = 41};
+    DdpCase c = random_ddp_case(&r, 3);
+    c.ranks = 4;
+    c.seq = 12;
+    c.model.max_seq = 12;
+    c.ignore = 0.5;
+    c.accumulate = 2;
+    c.options = (DdpOptions){.overlap = 1, .bucket_mb = 0.0001};
+    return c;
+}
+
+static DdpOutcome outcome_with(const char *bug, DdpCase c)
+{
+    const char *complaint = bug_set(bug);
+    if (complaint) fail_msg("%s", complaint);
+    DdpOutcome out = run_ddp_case(&c, testing_token_file(31, 3000));
+    bug_set(NULL);
+    return out;
+}
+
+static void without_bugs_all_is_well(void **state)
+{
+    (void)state;
+    DdpOutcome out = outcome_with(NULL, uneven_case());
+    assert_true(out.gradient <= ROUNDING && out.replicas_equal && out.counts_equal);
+}
+
+static void mean_of_means(void **state)
+{
+    (void)state;
+    DdpOutcome out = outcome_with("mean_of_means", uneven_case());
+    assert_true(out.gradient > 1e-3);
+}
+
+static void reduce_every_micro_step(void **state)
+{
+    (void)state;
+    DdpOutcome out = outcome_with("reduce_every_micro_step", uneven_case());
+    assert_true(out.gradient > 1e-3);
+    assert_false(out.counts_equal); /* and it sends twice as much */
+}
+
+static void forget_last_bucket(void **state)
+{
+    (void)state;
+    DdpOutcome out = outcome_with("forget_last_bucket", uneven_case());
+    assert_true(out.gradient > 1e-3);
+    assert_false(out.replicas_equal);
+}
+
+static void rank_seeded_init(void **state)
+{
+    (void)state;
+    assert_false(outcome_with("rank_seeded_init", uneven_case()).replicas_equal);
+}
+
+/* Every all-reduce of the step, one at a time, and all of them. */
+static void skipped_collectives(void **state)
+{
+    (void)state;
+    DdpCase c = uneven_case();
+    assert_true(outcome_with("skip=dp.all_reduce", c).gradient > 1e-3);
+    /* The case reduces one bucket per unit. Counters go on over the whole test, so numbers are taken from here. */
+    int buckets = 1 + c.model.layers;
+    for (int b = 0; b < buckets; b++) {
+        long calls = 0;
+        for (int g = 0; comm_group(g); g++)
+            if (strcmp(group_name(comm_group(g)), "dp") == 0)
+                calls = group_count(comm_group(g), COMM_ALL_REDUCE).calls;
+        int64_t first = calls; /* rank 0's count is everyone's: all four ranks are in the group */
+        char bug[64];
+        snprintf(bug, sizeof bug, "skip=dp.all_reduce.%ld", (long)first + 1 + b);
+        DdpOutcome out = outcome_with(bug, c);
+        if (!(out.gradient > 1e-3)) fail_msg("%s went unnoticed: gradient off by %.1e", bug, out.gradient);
+        assert_false(out.replicas_equal);
+    }
+}
+
+static void unknown_bugs_are_refused(void **state)
+{
+    (void)state;
+    assert_non_null(strstr(bug_set("no_such_bug"), "no such bug"));
+    bug_set(NULL);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(without_bugs_all_is_well), cmocka_unit_test(mean_of_means),
+    cmocka_unit_test(reduce_every_micro_step),  cmocka_unit_test(forget_last_bucket),
+    cmocka_unit_test(rank_seeded_init),         cmocka_unit_test(skipped_collectives),
+    cmocka_unit_test(unknown_bugs_are_refused),
+};
+TESTING_MAIN(tests)

@@ -1,0 +1,176 @@
+/* ranks: 8  builds: fp64 fp32 fp64-debug
+ *
+ * tiny-ddp against a single device, on random configurations of the first 1 to 8 ranks, and what it promises besides:
+ * bytes by formula, the same bits whenever only waits move, the same curve on any number of ranks. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "batch.h"
+#include "ddp_case.h"
+#include "error.h"
+#include "mesh.h"
+#include "model.h"
+
+/* [all ranks] The data of every case, made by the first that needs it. */
+static const char *tokens(void)
+{
+    static const char *path;
+    if (!path) path = testing_token_file(31, 3000);
+    return path;
+}
+
+#if defined(PRECISION_FP64)
+static const double LATER = 1e-9;
+#else
+static const double LATER = INFINITY; /* drift, not judged */
+#endif
+
+#ifdef DEBUG
+enum { CASES = 18 }; /* unoptimized, and each collective is compared first */
+#else
+enum { CASES = 120 };
+#endif
+
+static void equals_single_device(void **state)
+{
+    (void)state;
+    Random r = {.seed = 31};
+    double gradient = 0, weight = 0;
+    for (int i = 0; i < CASES * testing_grid(); i++) {
+        DdpCase c = random_ddp_case(&r, i);
+        DdpOutcome out = run_ddp_case(&c, tokens());
+        assert_together(out.loss <= ROUNDING && out.gradient <= ROUNDING, "case %d: loss %.1e gradient %.1e: %s", i,
+                        out.loss, out.gradient, describe_ddp_case(&c));
+        assert_together(out.later_gradient <= LATER && out.weight <= LATER, "case %d: later %.1e weights %.1e: %s", i,
+                        out.later_gradient, out.weight, describe_ddp_case(&c));
+        assert_together(out.replicas_equal, "case %d: replicas differ: %s", i, describe_ddp_case(&c));
+        assert_together(out.counts_equal, "case %d: calls or payload off the formula: %s", i, describe_ddp_case(&c));
+        gradient = fmax(gradient, out.gradient);
+        weight = fmax(weight, out.weight);
+    }
+    printf("%d configurations: gradients off by at most %.1e, weights after two steps by %.1e\n",
+           CASES * testing_grid(), gradient, weight);
+}
+
+/* --- whole runs: a fixed model, ten steps, whatever hooks the test plugs in --- */
+
+typedef struct {
+    Ddp *ddp;
+    ParameterSeam inner;
+    int slow_rank; /* sleeps before its gradients are handed over; -1: nobody */
+} Delay;
+
+static void delayed_after_backward(void *self, int unit)
+{
+    Delay *d = self;
+    if (group_rank(d->ddp->group) == d->slow_rank) usleep(20000);
+    d->inner.after_backward(d->inner.self, unit);
+}
+
+/* Trains nano's little sister on the first `ranks` ranks and returns its weights, to be freed; losses[steps]. */
+static real *train_run(int ranks, DdpOptions options, int accumulate, int slow_rank, int steps, double *losses,
+                       size_t *count)
+{
+    Group *group = first_ranks(ranks);
+    const char *path = tokens();
+    *count = 0;
+    if (!group) return NULL;
+    ModelConfig config = {.layers = 3, .width = 12, .heads = 2, .kv_heads = 1, .head_dim = 6, .ff = 20, .vocab = 31,
+                          .max_seq = 9, .tied = true, .theta = 1e4, .eps = 1e-5, .init_std = 0.2};
+    Kernels kernels = kernels_cpu();
+    Data *data;
+    CHECK(data_open(&data, path, 31, 9, 0, 1) == NULL);
+    Batch batch = batch_create(data, (DataOrder){.seed = 9, .batch = 24, .seq = 9, .ignore = 0.4}, accumulate, group);
+    Model *model = model_create(&config, &kernels, batch.sequences * 9);
+    params_init(&model->params, 4);
+    Ddp ddp = ddp_create(&model->params, group, options);
+    Delay delay = {&ddp, ddp_seam(&ddp), slow_rank};
+    model->seams.parameters = (ParameterSeam){.self = &delay, .after_backward = delayed_after_backward};
+    Optimizer o = optimizer_create((OptimizerConfig){.lr = 1e-2, .steps = steps, .weight_decay = 0.1, .clip = 0.5,
+                                                     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8},
+                                   &model->params);
+    for (long step = 0; step < steps; step++) {
+        batch_read(&batch, step);
+        params_zero_grads(&model->params);
+        double loss = 0;
+        for (int m = 0; m < accumulate; m++) {
+            Rows rows = batch_micro_step(&batch, m);
+            ddp_begin(&ddp, m == accumulate - 1);
+            model_forward(model, &rows);
+            loss += model_loss(model, &rows, batch_scale(&batch));
+            model_backward(model, &rows);
+        }
+        ddp_finish(&ddp);
+        comm_all_reduce(group, &loss, 1, COMM_DOUBLE, COMM_SUM);
+        optimizer_step(&o, &model->params, &kernels, step, optimizer_grad_norm(&model->params, &kernels));
+        losses[step] = loss;
+    }
+    *count = model->params.count;
+    real *weights = malloc(*count * sizeof *weights);
+    memcpy(weights, model->params.weights, *count * sizeof *weights);
+    ddp_free(&ddp);
+    optimizer_free(&o);
+    model_free(model);
+    batch_free(&batch);
+    data_close(data);
+    return weights;
+}
+
+/* Twice the same mesh, overlapped or not, with a rank that lags behind or without: the same bits. */
+static void same_bits(void **state)
+{
+    (void)state;
+    const int ranks[] = {1, 2, 3, 4, 8};
+    for (int n = 0; n < 5; n++)
+        for (int accumulate = 1; accumulate <= 3; accumulate += 2) {
+            DdpOptions overlap = {.overlap = 1, .bucket_mb = 0.001}, waits = {.overlap = 0, .bucket_mb = 0.001};
+            double losses[4][5] = {{0}};
+            size_t count;
+            real *w[4] = {
+                train_run(ranks[n], overlap, accumulate, -1, 5, losses[0], &count),
+                train_run(ranks[n], overlap, accumulate, -1, 5, losses[1], &count),
+                train_run(ranks[n], waits, accumulate, -1, 5, losses[2], &count),
+                train_run(ranks[n], overlap, accumulate, ranks[n] - 1, 5, losses[3], &count),
+            };
+            for (int k = 1; k < 4; k++)
+                assert_together((count == 0 || memcmp(w[0], w[k], count * sizeof(real)) == 0) &&
+                                    memcmp(losses[0], losses[k], sizeof losses[0]) == 0,
+                                "%d ranks, accumulate %d: run %d has other bits", ranks[n], accumulate, k);
+            for (int k = 0; k < 4; k++) free(w[k]);
+        }
+}
+
+/* The naive form and every size of bucket, on 1, 2, 4 and 8 ranks, in 1, 2 or 3 micro-steps: the same curve to rounding. */
+static void same_curve(void **state)
+{
+    (void)state;
+    enum { STEPS = 10 };
+    const double buckets[] = {0, 0.0001, 0.003, 10};
+    double want[STEPS], got[STEPS];
+    size_t count;
+    free(train_run(1, (DdpOptions){.overlap = 1, .bucket_mb = 1}, 1, -1, STEPS, want, &count));
+    comm_broadcast(comm_control(), want, STEPS, COMM_DOUBLE, 0);
+    assert_together(want[STEPS - 1] < want[0], "the loss does not fall: %f to %f", want[0], want[STEPS - 1]);
+    for (int ranks = 1; ranks <= 8; ranks *= 2)
+        for (int b = 0; b < 4; b++) {
+            memcpy(got, want, sizeof got);
+            DdpOptions options = {.overlap = b % 2, .bucket_mb = buckets[b]};
+            free(train_run(ranks, options, 1 + b % 3, -1, STEPS, got, &count));
+            for (int s = 0; s < STEPS; s++) {
+                double bound = sizeof(real) == 8 ? 1e-9 : 1e-4;
+                assert_together(fabs(got[s] - want[s]) <= bound * want[s], "%d ranks, bucket %g, step %d: %.12f not %.12f",
+                                ranks, buckets[b], s + 1, got[s], want[s]);
+            }
+        }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(equals_single_device),
+    cmocka_unit_test(same_bits),
+    cmocka_unit_test(same_curve),
+};
+
+TESTING_MAIN(tests)
