@@ -1,11 +1,13 @@
 #include "batch.h"
 
 #include "bug.h"
+#include "error.h"
 
 Batch batch_create(const Data *data, DataOrder order, int accumulate, Group *group)
 {
     int ranks = group ? group_size(group) : 1;
     Batch b = {.data = data, .order = order, .group = group, .accumulate = accumulate};
+    CHECK(order.batch % (accumulate * ranks) == 0);
     b.sequences = order.batch / accumulate / ranks;
     b.rows = rows_create(accumulate * b.sequences * order.seq);
     return b;

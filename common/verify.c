@@ -10,10 +10,10 @@
 #include "recorder.h"
 
 #if defined(PRECISION_FP64)
-static const double BOUND_FIRST = 1e-12, BOUND_LATER = 1e-9;
+static const double BOUND_FIRST = 1e-12, BOUND_LATER = 1e-9, FLOOR = 1e-3;
 static const bool JUDGE_LATER = true;
 #else
-static const double BOUND_FIRST = 1e-5, BOUND_LATER = 1e-5;
+static const double BOUND_FIRST = 1e-5, BOUND_LATER = 1e-5, FLOOR = 5e-2;
 static const bool JUDGE_LATER = false; /* printed as drift */
 #endif
 
@@ -93,7 +93,7 @@ void verify_compare(const acc *a, const acc *b, size_t n, double *difference, do
 
 double verify_error(double difference, double largest, double largest_of_all)
 {
-    double scale = fmax(largest, 1e-3 * largest_of_all);
+    double scale = fmax(largest, FLOOR * largest_of_all);
     return scale > 0 ? difference / scale : difference > 0 ? INFINITY : 0;
 }
 

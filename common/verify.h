@@ -4,8 +4,10 @@
  * gradients and weights are broadcast, tensor by tensor, and every rank compares what it holds with them. The twin shares
  * no parallel code with the run: it is the program that the trainer is on one device.
  *
- * The error of a tensor a against the twin's b is max|a - b| / max(max|b|, 1e-3 M), with M the largest entry of all the
- * twin's gradients (or weights): where a gradient is zero in theory, its rounding is not an error.
+ * The error of a tensor a against the twin's b is max|a - b| / max(max|b|, floor M), with M the largest entry of all the
+ * twin's gradients (or weights): where a gradient is zero in theory (a query that sees one key), its rounding is not an
+ * error. The floor is 1e-3 in fp64 and 5e-2 in fp32, so that floor times bound is a few units in the last place of M; at
+ * 1e-3 fp32 would be asked for a sixth of one.
  *
  * Judged: in fp64 loss and gradients of step 1 to 1e-12, what comes after the first optimizer step to 1e-9; in fp32 loss
  * and gradients of step 1 to 1e-5, while later gradients and the weights are printed as drift, because AdamW amplifies

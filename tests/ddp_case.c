@@ -19,15 +19,15 @@ DdpCase random_ddp_case(Random *r, int index)
     int K = random_int(r, 1, 3);
     DdpCase c = {
         .ranks = ranks[index % 6],
-        .model = {.layers = random_int(r, 1, 4), .width = random_int(r, 3, 24), .heads = K * random_int(r, 1, 3),
-                  .kv_heads = K, .head_dim = 2 * random_int(r, 1, 4), .ff = random_int(r, 1, 40),
+        .model = {.layers = random_int(r, 1, 4), .width = random_int(r, 7, 24), .heads = K * random_int(r, 1, 3),
+                  .kv_heads = K, .head_dim = 2 * random_int(r, 2, 5), .ff = random_int(r, 1, 40),
                   .vocab = random_int(r, 31, 60), .tied = random_int(r, 0, 1), .qk_norm = random_int(r, 0, 1),
                   .theta = 1e4, .eps = 1e-5, .init_std = 0.3},
         .seq = random_int(r, 1, 17),
         .sequences = random_int(r, 1, 3),
         .accumulate = random_int(r, 1, 3),
         .ignore = ignored[random_int(r, 0, 3)],
-        .clip = random_int(r, 0, 1) ? 1e-3 : 1e3, /* active or not */
+        .clip = random_int(r, 0, 1) ? 0.1 : 1e3, /* active or not */
         .optimizer = random_int(r, 0, 3) ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
         .options = {.overlap = random_int(r, 0, 1), .bucket_mb = buckets[random_int(r, 0, 3)]},
         .seed = random_int(r, 0, 1000),

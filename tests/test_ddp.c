@@ -83,7 +83,7 @@ static real *train_run(int ranks, DdpOptions options, int accumulate, int slow_r
     Kernels kernels = kernels_cpu();
     Data *data;
     CHECK(data_open(&data, path, 31, 9, 0, 1) == NULL);
-    Batch batch = batch_create(data, (DataOrder){.seed = 9, .batch = 24, .seq = 9, .ignore = 0.4}, accumulate, group);
+    Batch batch = batch_create(data, (DataOrder){.seed = 9, .batch = 144, .seq = 9, .ignore = 0.4}, accumulate, group);
     Model *model = model_create(&config, &kernels, batch.sequences * 9);
     params_init(&model->params, 4);
     Ddp ddp = ddp_create(&model->params, group, options);
