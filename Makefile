@@ -67,7 +67,7 @@ COMMON := $(wildcard common/*.c) \
           $(filter-out $(if $(HAVE_BLAS),%/no_blas.c,%_blas.c %_blocks.c),$(wildcard common/cpu/*.c)) \
           $(if $(HAVE_BLAS),,common/cpu/no_blas.c)
 SCHEME := $(or $(SRC),tiny-ddp/ddp.c) tiny-ddp/ddp_plan.c
-TESTS := $(basename $(notdir $(wildcard tests/test_*.c))) hang
+TESTS := $(basename $(notdir $(wildcard tests/test_*.c))) hang read_json
 objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 
 .PHONY: all programs demo test test-ddp grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
@@ -122,7 +122,7 @@ demo: tiny-ddp
 $(OUT)/test_%: $(OBJ)/tests/test_%.o $(OBJ)/tests/testing.o $(OBJ)/tests/ddp_case.o $(call objects,$(SCHEME)) $(OUT)/libcommon.a
 	$(call link,-lcmocka)
 
-$(OUT)/hang: $(OBJ)/tests/hang.o $(OUT)/libcommon.a
+$(OUT)/hang $(OUT)/read_json: $(OUT)/%: $(OBJ)/tests/%.o $(OUT)/libcommon.a
 	$(call link)
 
 programs: $(TRAINERS) $(addprefix $(OUT)/,$(TESTS))

@@ -43,6 +43,7 @@ void comm_init(int *argc, char ***argv)
 
 void comm_finalize(void)
 {
+    watchdog_stop();
     backend_finalize();
     group_total = 0;
 }

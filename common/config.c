@@ -23,7 +23,7 @@ static const Option common_options[] = {
     {"ignore", OPTION_NUMBER, AT(ignore), "0", 0, 1, .help = "leave out this fraction of the labels, unevenly over the sequences"},
 
     {"optimizer", OPTION_CHOICE, AT(optimizer), "adamw", .choices = "adamw|sgd", .help = ""},
-    {"lr", OPTION_NUMBER, AT(lr), NULL, 0, 1e6, .help = "peak learning rate (the preset's)"},
+    {"lr", OPTION_NUMBER, AT(lr), NULL, 0, 1e30, .help = "peak learning rate (the preset's)"},
     {"warmup", OPTION_INT, AT(warmup), "10", 0, INTS_MAX, .help = "steps of linear rise; a cosine to a tenth follows"},
     {"weight-decay", OPTION_NUMBER, AT(weight_decay), "0.1", 0, 1e6, .help = "decoupled, matrices only"},
     {"clip", OPTION_NUMBER, AT(clip), "1", 0, 1e30, .help = "largest norm of the whole gradient; 0: no clipping"},

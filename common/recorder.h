@@ -25,3 +25,6 @@ void watchdog_start(double timeout_seconds);
 /* While paused (calls nest) silence is not suspicious: the other ranks wait for rank 0's twin, or for the reader. */
 void watchdog_pause(void);
 void watchdog_resume(void);
+
+/* From here on neither silence nor a signal is worth a word: the job is ending. */
+void watchdog_stop(void);

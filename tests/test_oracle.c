@@ -1,4 +1,4 @@
-/* ranks: 1  builds: fp64 fp64-noblas
+/* ranks: 1  builds: fp64
  *
  * The model against PyTorch: logits, loss, every gradient, and four clipped AdamW steps of tiny Hugging Face models in
  * true float64 (tests/oracle/make_fixtures.py). Finite differences prove that backward fits forward; only this proves that
@@ -74,7 +74,7 @@ static double worst_error(const Params *p, const acc *ours, const Safetensors *f
     return worst;
 }
 
-static void check_model(const char *name)
+static void check_model(const char *name, bool naive)
 {
     char dir[128], path[160];
     snprintf(dir, sizeof dir, "tests/fixtures/%s", name);
@@ -86,6 +86,8 @@ static void check_model(const char *name)
     assert_null(model_config_read(&config, dir));
     config.max_seq = rows.count;
     Kernels kernels = kernels_cpu();
+    if (naive) assert_null(kernels_choose(&kernels, "linear=naive"));
+    if (naive) assert_null(kernels_choose(&kernels, "attention=naive"));
     Model *model = model_create(&config, &kernels, rows.count);
     assert_null(safetensors_load_weights(&model->params, dir));
 
@@ -104,7 +106,7 @@ static void check_model(const char *name)
                 difference = fmax(difference, fabs((double)model->logits[i] - tensor_at(logits, i)));
                 largest = fmax(largest, fabs(tensor_at(logits, i)));
             }
-            printf("%s: logits off by %.1e", name, difference / largest);
+            printf("%s%s: logits off by %.1e", name, naive ? ", naive kernels" : "", difference / largest);
             assert_true(difference <= SAME * largest);
         }
         double loss = model_loss(model, &rows, scale), want = number_of(oracle, "losses", (size_t)step);
@@ -133,13 +135,15 @@ static void check_model(const char *name)
 static void llama(void **state)
 {
     (void)state;
-    check_model("llama");
+    check_model("llama", false);
+    check_model("llama", true);
 }
 
 static void qwen3(void **state)
 {
     (void)state;
-    check_model("qwen3");
+    check_model("qwen3", false);
+    check_model("qwen3", true);
 }
 
 /* A file that is cut short or lacks a tensor is refused, naming it. */

@@ -1,0 +1,160 @@
+# The command line, as a user meets it: bad input, hangs, deaths, and what each flag writes. Sourced by run.sh.
+
+ddp=build/fp32/tiny-ddp
+nano="--model nano --steps 3 --data LICENSE"
+
+# --- bad input: one line on stderr that says this, status 2, no hang, nothing written ---
+
+refused() { # name, what the line must hold, ranks, flags...
+    local name=$1 text=$2 ranks=$3
+    shift 3
+    rm -rf "$work/new"
+    mkdir "$work/new"
+    run "$ranks" $ddp "$@" --log "$work/new/log" --trace "$work/new/trace" --dump "$work/new/dump"
+    one_line() {
+        [ "$status" = 2 ] && [ "$(wc -l < "$work/err")" = 1 ] && grep -qF -- "$text" "$work/err" &&
+            [ -z "$(ls "$work/new")" ] && ! grep -q '^step' "$work/out"
+    }
+    verdict "refused: $name" one_line
+}
+
+head -c 0 /dev/null > "$work/empty"
+head -c 20 LICENSE > "$work/short"
+{ # a token file of four, the third outside a vocabulary of 256
+    printf '\210\330\064\001\001\000\000\000\004\000\000\000'
+    head -c 1012 /dev/zero
+    printf '\001\000\002\000\000\001\003\000'
+} > "$work/tokens.bin"
+refused "unknown flag" "--stpes" 2 $nano --stpes 4
+refused "unknown preset" "--model huge: neither a preset (nano, demo," 2 --model huge
+refused "unknown kernel" "--kernel linear=magic" 2 $nano --kernel linear=magic
+refused "batch does not divide by ranks" "--batch 48: must be a multiple of data ranks x --accumulate = 5 x 1" 5 $nano
+refused "batch does not divide by accumulate" "--batch 48: must be a multiple of data ranks x --accumulate = 2 x 5" 2 $nano --accumulate 5
+refused "sequence longer than the data" "--seq 48: a sequence and its labels need 49 tokens" 2 $nano --data "$work/short"
+refused "empty data" "the file is empty" 3 $nano --data "$work/empty"
+refused "missing data" "--data $work/none: No such file" 3 $nano --data "$work/none"
+refused "token outside the vocabulary" "tokens.bin: token 256 at offset 2 is outside the vocabulary of 256" 2 $nano --seq 3 --data "$work/tokens.bin"
+refused "zero batch" "--batch 0: must be a whole number from 1" 2 $nano --batch 0
+refused "negative steps" "--steps -3: must be a whole number from 1" 2 $nano --steps -3
+refused "not a number" "--seq ten: must be a whole number" 2 $nano --seq ten
+refused "NaN learning rate" "--lr nan: must be a number" 2 $nano --lr nan
+refused "fewer ranks than the mesh needs" "the mesh --dp 4 needs 4 ranks; there are 2" 2 $nano --dp 4
+refused "more ranks than the mesh has" "the mesh --dp 2 needs 2 ranks; there are 3" 3 $nano --dp 2
+refused "--world without --show" "--world 8: goes with --show" 1 $nano --world 8
+refused "bug in a build without bugs" "this build has no bugs" 2 $nano --bug mean_of_means
+refused "a model folder without weights" "config.json" 2 --model tests
+refused "a value where none belongs" "stray: not a flag" 2 $nano stray
+
+run 2 $ddp $nano --log "$work/none/log"
+verdict "a log that cannot be written is refused" [ $status = 2 ]
+run 2 $ddp $nano --dump "$work/none/dump"
+verdict "a dump that cannot be written is refused" [ $status = 2 ]
+
+# --- things go wrong while running ---
+
+said() { # status, text...: the last run ended with this status and said all of this on stderr
+    [ "$status" = "$1" ] || return 1
+    shift
+    for text in "$@"; do grep -qE -- "$text" "$work/err" || return 1; done
+}
+
+run 3 $ddp $nano --steps 9 --lr 1e30 --clip 0 --warmup 0
+verdict "a loss that is not finite stops all ranks" said 1 'step [2-9]: the loss is -?(nan|inf); all ranks stop'
+
+run 3 build/fp64/hang missing
+verdict "a rank that never comes" said 1 'rank 0: no progress for 2 s: waiting in all_reduce #2 on world' \
+    'rank 2: no progress' 'rank 1: (no progress for 2 s|ended by a signal): computing, after all_reduce #1 on world'
+run 3 build/fp64/hang loop
+verdict "a rank that computes for ever" said 1 'rank 0: no progress for 2 s: waiting in' 'rank 1: .*computing, after all_reduce #1'
+run 3 build/fp64/hang kinds
+verdict "other collectives: each rank says where it waits" said 1 'rank 1: .*waiting in broadcast #2' 'rank 2: .*waiting in all_reduce #2'
+run 3 build/fp64-debug/hang mismatch
+verdict "debug: other counts are a message, not a hang" said 1 'mismatch on group world at collective #2' \
+    'rank 0: all_reduce of 4 double' 'rank 1: all_reduce of 5 double'
+run 3 build/fp64-debug/hang kinds
+verdict "debug: other kinds are a message, not a hang" said 1 'mismatch on group world' 'rank 1: broadcast of 8 double'
+run 3 build/fp64/hang busy
+verdict "signs of life keep the watchdog quiet" said 0
+
+killed_rank() {
+    $MPIRUN -q -n 3 $ddp --model nano --data LICENSE --steps 100000 > "$work/out" 2> "$work/err" < /dev/null &
+    local launcher=$! victim tries=0
+    until [ "$(wc -l < "$work/out")" -gt 5 ] || [ $((tries++)) -gt 100 ]; do sleep 0.1; done
+    victim=$(pgrep -P "$launcher" -f "$ddp" | tail -1)
+    kill -9 "$victim"
+    tries=0
+    while kill -0 "$launcher" 2> /dev/null && [ $((tries++)) -lt 100 ]; do sleep 0.1; done
+    kill -9 "$launcher" 2> /dev/null && return 1 # it should have ended by itself
+    wait "$launcher"
+    status=$?
+    [ "$status" != 0 ]
+}
+verdict "a killed rank ends the run" killed_rank
+
+# --- what flags write ---
+
+run 1 $ddp --help
+verdict "--help lists the flags" grep -q -- '--bucket-mb' "$work/out"
+run 1 $ddp --bug list
+verdict "--bug list tells the stories" grep -q mean_of_means "$work/out"
+
+run 3 $ddp $nano --verify --ledger --log "$work/log" --trace "$work/trace" --dump "$work/dump" --sample 20
+verdict "a whole run ends well" [ $status = 0 ]
+verdict "--verify passes" grep -q '^verify: PASS' "$work/out"
+verdict "--ledger agrees" [ "$(grep -c equal "$work/out")" -ge 7 -a "$(grep -c DIFFERS "$work/out")" = 0 ]
+verdict "--log: the first line is the configuration" grep -qE '"model":"nano".*"batch":48.*"bucket-mb":1,.*"architecture":\{"layers":2.*"ranks":3' <(head -1 "$work/log")
+verdict "--log: then a line per step" [ "$(grep -c '"step":[123],"loss"' "$work/log")" = 3 ]
+for r in 0 1 2; do
+    verdict "--trace: rank $r computes" grep -q "\"name\":\"layer 1 backward\",\"cat\":\"compute\",\"pid\":$r" "$work/trace"
+    verdict "--trace: rank $r communicates" grep -q "\"name\":\"all_reduce\",\"cat\":\"comm\",\"pid\":$r" "$work/trace"
+done
+run 1 build/fp32/read_json "$work/trace" "$work/log"
+verdict "--trace and --log are JSON, and spans of a lane do not overlap" [ $status = 0 ]
+
+for ranks in 1 2 3 4 8; do
+    run $ranks build/fp64/tiny-ddp $nano --verify --accumulate 2 --ignore 0.5
+    verdict "verify passes in fp64 on $ranks ranks" grep -qE '^verify: PASS .*bounds 1e-12, 1e-09' "$work/out"
+    run $ranks $ddp $nano --verify
+    verdict "verify passes in fp32 on $ranks ranks" grep -qE '^verify: PASS .*bound 1e-05' "$work/out"
+done
+run 3 build/fp32-noblas/tiny-ddp $nano --verify
+verdict "verify passes without BLAS" grep -q '^verify: PASS' "$work/out"
+run 2 $ddp $nano --verify --kernel linear=naive,attention=naive
+verdict "verify passes with naive kernels" grep -q '^verify: PASS' "$work/out"
+run 2 build/fp64/tiny-ddp --model tests/fixtures/qwen3 --seq 20 --batch 4 --data tests/fixtures/qwen3/config.json --steps 2 --verify
+verdict "a folder from transformers trains, and verifies" grep -q '^verify: PASS' "$work/out"
+run 3 build/fp32-san/tiny-ddp $nano --verify --ledger --accumulate 2 --sample 5 --trace "$work/trace2"
+verdict "sanitizers find nothing" [ $status = 0 ]
+run 3 build/fp64-debug/tiny-ddp $nano --verify --sample 5
+verdict "the debug build finds nothing" [ $status = 0 ]
+
+# the verdict of --verify is FAIL, and the status 1, for each bug
+for bug in mean_of_means reduce_every_micro_step forget_last_bucket skip=dp.all_reduce skip=dp.all_reduce.2 skip=data.all_reduce.1; do
+    run 3 build/fp64-bugs/tiny-ddp $nano --verify --accumulate 2 --ignore 0.5 --bucket-mb 0.005 --bug $bug
+    verdict "verify fails under --bug $bug" [ $status = 1 ]
+    verdict "verify says FAIL under --bug $bug" grep -q '^verify: FAIL' "$work/out"
+done
+run 3 build/fp64-bugs/tiny-ddp $nano --bug rank_seeded_init
+verdict "unequal first weights are refused" said 2 'the ranks start from different weights'
+
+# --dump is the same file whatever the mesh, to rounding; here the same mesh, to the bit
+run 2 $ddp $nano --dump "$work/dump1"
+run 2 $ddp $nano --dump "$work/dump2" --overlap 0
+verdict "--dump: overlapped or not, the same bytes" cmp -s "$work/dump1" "$work/dump2"
+
+for what in mesh shards memory plan; do
+    run 1 $ddp --model 1b --show $what --world 4
+    verdict "--show $what" [ $status = 0 -a "$(wc -l < "$work/out")" -gt 4 ]
+done
+run 2 $ddp $nano --show memory
+run_total=$(awk '/total/ {print $2}' "$work/out")
+run 2 $ddp $nano --ledger
+held=$(awk '/^ledger: (parameters|gradients|optimizer|activations|buffers)/ {s += $3} END {print s}' "$work/out")
+verdict "--show memory is what the run then holds" [ "$run_total" = "$held" ]
+
+step_mode() { # Enter, twice for each of three steps' four pauses
+    yes '' | timeout -k 5 60 $MPIRUN -q -n 2 $ddp $nano --step > "$work/out" 2> "$work/err"
+    grep -q '  rank 1: forward 1 done' "$work/out" && grep -q 'now the same on all ranks' "$work/out"
+}
+status=0
+verdict "--step shows each rank at each phase" step_mode

@@ -1,0 +1,33 @@
+# What the shell tests share. Sourced.
+MPIRUN=${MPIRUN:-mpirun}
+passed=0
+failed=0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export ASAN_OPTIONS=detect_leaks=0 # Open MPI leaks
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
+if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+
+# verdict NAME CONDITION...: counts one test; on failure shows what the last run printed.
+verdict() {
+    local name=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+        echo "ok   $name"
+    else
+        failed=$((failed + 1))
+        echo "FAIL $name: not $*"
+        echo "     status $status, $(wc -l < "$work/out") lines on stdout, stderr:"
+        sed 's/^/     /' "$work/err" | head -20
+    fi
+}
+
+# run RANKS COMMAND...: leaves $status, $work/out and $work/err. mpirun's own remarks are left out of the latter.
+run() {
+    local ranks=$1
+    shift
+    timeout -k 5 120 $MPIRUN -q -n "$ranks" "$@" > "$work/out" 2> "$work/err.all" < /dev/null
+    status=$?
+    grep -vE '^-----|^$|^Primary job|^a non-zero exit|^mpirun |^the job to be|^  Process name|^  Exit code' "$work/err.all" > "$work/err"
+}
