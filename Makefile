@@ -18,11 +18,12 @@ MPICC     ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpicc
 MPIRUN    ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpirun
 WARNINGS  ?= -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
 OPTIMIZE  ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O2 -g)
-KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native)# for common/cpu
+KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native $(WIDE_VECTORS))# for common/cpu
 
 # ------------------------------------------------------------------------------------------------------------------
 
 TRAINERS := tiny-ddp
+WIDE_VECTORS := $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)# no effect without AVX-512
 
 export OMPI_MCA_rmaps_base_oversubscribe := 1# more ranks than cores is normal here
 export OMPI_MCA_mpi_yield_when_idle := 1# and then a waiting rank must not hold its core

@@ -111,6 +111,8 @@ typedef struct {
 
     /* --- over flat buffers --- */
 
+    /* x becomes 0, n elements */
+    void (*zero)(acc *x, size_t n);
     /* x adds y, n elements */
     void (*add)(real *x, const real *y, size_t n);
     /* the sum of x^2, always added in the same order */

@@ -140,6 +140,7 @@ void metrics_step(Metrics *m, long step, double loss, double norm, double lr)
         cJSON_AddNumberToObject(object, "lr", lr);
         cJSON_AddNumberToObject(object, "seconds", time);
         cJSON_AddNumberToObject(object, "tokens_per_second", m->tokens / time);
+        cJSON_AddNumberToObject(object, "flops_per_second", m->flops / time);
         cJSON_AddNumberToObject(object, "memory_bytes", (double)memory_total());
         cJSON_AddNumberToObject(object, "sent_bytes", sent);
         write_line(m->log, object);

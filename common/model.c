@@ -2,7 +2,6 @@
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "comm.h"
 #include "error.h"
@@ -141,6 +140,11 @@ static void call(void (*hook)(void *, int), void *self, int unit)
 
 /* --- forward and backward --- */
 
+void model_zero_grads(Model *m)
+{
+    m->kernels.zero(m->params.grads, m->params.count);
+}
+
 void model_forward(Model *m, const Rows *rows)
 {
     const Kernels *k = &m->kernels;
@@ -191,7 +195,7 @@ void model_backward(Model *m, const Rows *rows)
     trace_begin("head backward");
     k->linear_backward_weight(droot + m->head, m->logits, m->n_final, N, C, c->vocab);
     k->linear_backward_input(dn, m->logits, root + m->head, N, C, c->vocab);
-    memset(dx, 0, (size_t)N * (size_t)C * sizeof *dx);
+    k->zero(dx, (size_t)N * (size_t)C);
     k->residual_norm_backward(dx, droot + m->final_norm, dn, m->x_final, m->rstd_final, root + m->final_norm, N, C);
     trace_end();
     for (int l = c->layers - 1; l >= 0; l--) {

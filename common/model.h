@@ -67,6 +67,9 @@ typedef struct {
 Model *model_create(const ModelConfig *config, const Kernels *kernels, int rows_max);
 void model_free(Model *model);
 
+/* Call before a step's first backward pass: gradients add up from zero. */
+void model_zero_grads(Model *model);
+
 /* Computes model->logits for `rows`. */
 void model_forward(Model *model, const Rows *rows);
 

@@ -105,8 +105,3 @@ void params_init(Params *p, uint64_t seed)
         for (size_t i = 0; i < v->size; i++) w[i] = v->vector ? 1 : (real)rng_normal(seed, stream, i, v->init_std);
     }
 }
-
-void params_zero_grads(Params *p)
-{
-    memset(p->grads, 0, p->count * sizeof *p->grads);
-}

@@ -54,5 +54,3 @@ const View *params_find(const Params *params, const char *name);
 
 /* Draws every weight from (seed, its parameter's name, its index there): the same values wherever they are drawn. */
 void params_init(Params *params, uint64_t seed);
-
-void params_zero_grads(Params *params);

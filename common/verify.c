@@ -144,7 +144,7 @@ static double twin_step(Verify *v, long step)
     Model *twin = v->twin;
     double loss = 0;
     batch_read(&v->whole, step);
-    params_zero_grads(&twin->params);
+    model_zero_grads(twin);
     for (int m = 0; m < v->whole.accumulate; m++) {
         Rows rows = batch_micro_step(&v->whole, m);
         model_forward(twin, &rows);

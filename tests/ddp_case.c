@@ -62,7 +62,7 @@ Group *first_ranks(int ranks)
 static double accumulate_gradients(Model *model, const Batch *batch, Ddp *ddp)
 {
     double loss = 0;
-    params_zero_grads(&model->params);
+    model_zero_grads(model);
     for (int m = 0; m < batch->accumulate; m++) {
         Rows rows = batch_micro_step(batch, m);
         if (ddp) ddp_begin(ddp, m == batch->accumulate - 1);

@@ -94,7 +94,7 @@ static real *train_run(int ranks, DdpOptions options, int accumulate, int slow_r
                                    &model->params);
     for (long step = 0; step < steps; step++) {
         batch_read(&batch, step);
-        params_zero_grads(&model->params);
+        model_zero_grads(model);
         double loss = 0;
         for (int m = 0; m < accumulate; m++) {
             Rows rows = batch_micro_step(&batch, m);

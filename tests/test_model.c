@@ -40,7 +40,7 @@ static void finite_differences(void **state)
         Rows rows = random_rows(&r, sequences, seq, c.vocab, (unsigned)round);
         Model *m = model_create(&c, &kernels, rows.count);
         params_init(&m->params, 5);
-        params_zero_grads(&m->params);
+        model_zero_grads(m);
         loss_of(m, &rows);
         model_backward(m, &rows);
         for (int n = 0; n < m->params.views; n++) {
@@ -75,14 +75,14 @@ static void packed_documents(void **state)
     Rows packed = random_rows(&r, 2, 8, c.vocab, 0); /* as separate sequences ... */
     Model *m = model_create(&c, &kernels, packed.count);
     params_init(&m->params, 5);
-    params_zero_grads(&m->params);
+    model_zero_grads(m);
     double apart = loss_of(m, &packed);
     model_backward(m, &packed);
     acc *want = malloc(m->params.count * sizeof *want);
     memcpy(want, m->params.grads, m->params.count * sizeof *want);
 
     /* ... and one after the other, in two calls, whose gradients add up */
-    params_zero_grads(&m->params);
+    model_zero_grads(m);
     double sum = 0;
     for (int b = 0; b < 2; b++) {
         Rows one = rows_slice(&packed, 8 * b, 8);
@@ -115,7 +115,7 @@ static void no_counted_label(void **state)
     for (int i = 0; i < rows.count; i++) rows.label[i] = -1;
     Model *m = model_create(&c, &kernels, rows.count);
     params_init(&m->params, 5);
-    params_zero_grads(&m->params);
+    model_zero_grads(m);
     assert_true(loss_of(m, &rows) == 0);
     model_backward(m, &rows);
     for (size_t i = 0; i < m->params.count; i++) assert_true(m->params.grads[i] == 0);
@@ -252,7 +252,7 @@ static void full_seams_change_nothing(void **state)
     Rows rows = random_rows(&r, 3, 9, c.vocab, ROWS_DOCUMENTS | ROWS_MASKED);
     Model *m = model_create(&c, &kernels, rows.count);
     params_init(&m->params, 5);
-    params_zero_grads(&m->params);
+    model_zero_grads(m);
     double want_loss = loss_of(m, &rows);
     model_backward(m, &rows);
     acc *want = malloc(m->params.count * sizeof *want);
@@ -269,7 +269,7 @@ static void full_seams_change_nothing(void **state)
         .features = {&recorder, copy_enter, copy_leave, copy_enter_backward, copy_leave_backward},
         .sequence = {&folds, folds_forward, folds_backward},
     };
-    params_zero_grads(&m->params);
+    model_zero_grads(m);
     double loss = loss_of(m, &rows);
     assert_string_equal(recorder.calls, "f0 f1 F1 f2 F2 F0 ");
     recorder.calls[0] = '\0';

@@ -97,7 +97,7 @@ static void check_model(const char *name, bool naive)
     Optimizer optimizer = optimizer_create(recipe, &model->params);
     double scale = 1.0 / (double)rows_counted(&rows);
     for (int step = 0; step < STEPS; step++) {
-        params_zero_grads(&model->params);
+        model_zero_grads(model);
         model_forward(model, &rows);
         if (step == 0) {
             const Tensor *logits = safetensors_find(oracle, "logits");

@@ -213,7 +213,7 @@ static Params params_of_ones(void)
     ModelConfig c = preset_find("nano")->model;
     Params p = params_create(&c);
     for (size_t i = 0; i < p.count; i++) p.weights[i] = 1;
-    params_zero_grads(&p);
+    for (size_t i = 0; i < p.count; i++) p.grads[i] = 0;
     return p;
 }
 

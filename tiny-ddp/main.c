@@ -35,7 +35,7 @@ int main(int argc, char **argv)
     for (long step = 0; step < config->steps; step++) {
         trace_begin("step %ld", step + 1);
         batch_read(&t.batch, step);
-        params_zero_grads(params);
+        model_zero_grads(model);
         double loss = 0;
         for (int m = 0; m < t.batch.accumulate; m++) {
             Rows rows = batch_micro_step(&t.batch, m);

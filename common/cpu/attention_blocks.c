@@ -13,72 +13,75 @@
 #define GEMM cblas_sgemm
 #endif
 
-enum { TILE_Q = 32, TILE_K = 64 };
+enum { TILE_Q = 64, TILE_K = 128 };
 
-/* The keys that some query of rows [i0, i1) may see: indices [first, last). */
-static void keys_of_tile(AttentionShape s, int i0, int i1, int *first, int *last)
+/* The keys that each query of a tile may see, as indices [first, last), and those that some query may see. */
+typedef struct {
+    int first[TILE_Q], last[TILE_Q];
+    int lowest, highest;
+} TileKeys;
+
+static TileKeys keys_of_tile(AttentionShape s, int i0, int i1)
 {
-    int lo = s.lo[i0], hi = s.hi[i0];
-    for (int i = i0 + 1; i < i1; i++) {
-        if (s.lo[i] < lo) lo = s.lo[i];
-        if (s.hi[i] > hi) hi = s.hi[i];
+    TileKeys t = {.lowest = s.keys, .highest = 0};
+    for (int r = 0; r < i1 - i0; r++) {
+        t.first[r] = cpu_lower_bound(s.key_id, s.keys, s.lo[i0 + r]);
+        t.last[r] = cpu_lower_bound(s.key_id, s.keys, s.hi[i0 + r]);
+        if (t.first[r] >= t.last[r]) continue; /* sees nothing */
+        if (t.first[r] < t.lowest) t.lowest = t.first[r];
+        if (t.last[r] > t.highest) t.highest = t.last[r];
     }
-    *first = cpu_lower_bound(s.key_id, s.keys, lo);
-    *last = cpu_lower_bound(s.key_id, s.keys, hi);
+    return t;
 }
 
-static int clamp(int x, int low, int high)
+/* Row r's keys inside the tile of keys [j0, j1), as offsets from j0: [*a, *b), with *a = *b = 0 where there are none. */
+static void keys_of_row(const TileKeys *t, int r, int j0, int j1, int *a, int *b)
 {
-    return x < low ? low : x > high ? high : x;
-}
-
-/* Row i's keys inside the tile [j0, j1), as offsets from j0: [*a, *b). */
-static void keys_of_row(AttentionShape s, int i, int j0, int j1, int *a, int *b)
-{
-    *a = clamp(cpu_lower_bound(s.key_id, s.keys, s.lo[i]), j0, j1) - j0;
-    *b = clamp(cpu_lower_bound(s.key_id, s.keys, s.hi[i]), j0, j1) - j0;
+    *a = t->first[r] > j0 ? t->first[r] - j0 : 0;
+    *b = (t->last[r] < j1 ? t->last[r] : j1) - j0;
+    if (*a >= *b) *a = *b = 0;
 }
 
 static void forward_tile(real *out, acc *fold, acc *lse, const real *q, const real *k, const real *v, AttentionShape s,
                          int i0, int i1, int h)
 {
-    int D = s.head_dim, rows = i1 - i0, first, last;
+    int D = s.head_dim, rows = i1 - i0;
+    TileKeys seen = keys_of_tile(s, i0, i1);
     real score[TILE_Q][TILE_K];
-    acc sum[TILE_Q][HEAD_DIM_MAX], top[TILE_Q], total[TILE_Q]; /* the block's running result, unnormalized */
+    acc sum[TILE_Q * HEAD_DIM_MAX], top[TILE_Q], total[TILE_Q]; /* sum [rows, D]: the block's result, unnormalized */
+    memset(sum, 0, (size_t)rows * D * sizeof sum[0]);
     for (int r = 0; r < rows; r++) {
-        memset(sum[r], 0, (size_t)D * sizeof sum[r][0]);
         top[r] = -INFINITY;
         total[r] = 0;
     }
 
-    keys_of_tile(s, i0, i1, &first, &last);
-    for (int j0 = first; j0 < last; j0 += TILE_K) {
-        int j1 = j0 + TILE_K < last ? j0 + TILE_K : last, keys = j1 - j0;
+    for (int j0 = seen.lowest; j0 < seen.highest; j0 += TILE_K) {
+        int j1 = j0 + TILE_K < seen.highest ? j0 + TILE_K : seen.highest, keys = j1 - j0;
         GEMM(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, D, 1 / (real)sqrt(D), q + i0 * s.q_stride,
              (int)s.q_stride, k + j0 * s.kv_stride, (int)s.kv_stride, 0, &score[0][0], TILE_K);
         for (int r = 0; r < rows; r++) {
             int a, b;
             real *p = score[r];
-            keys_of_row(s, i0 + r, j0, j1, &a, &b);
+            keys_of_row(&seen, r, j0, j1, &a, &b);
             acc new_top = top[r];
+#pragma omp simd reduction(max : new_top)
             for (int j = a; j < b; j++) new_top = p[j] > new_top ? p[j] : new_top;
             if (a < b) {
                 acc rescale = (acc)exp(top[r] - new_top);
                 for (int j = a; j < b; j++) p[j] -= new_top;
                 cpu_exp(p + a, p + a, b - a);
                 acc add = 0;
+#pragma omp simd reduction(+ : add)
                 for (int j = a; j < b; j++) add += p[j];
                 total[r] = total[r] * rescale + add;
-                for (int d = 0; d < D; d++) sum[r][d] *= rescale;
+                for (int d = 0; d < D; d++) sum[r * D + d] *= rescale;
                 top[r] = new_top;
-            } else {
-                a = b = 0;
             }
             memset(p, 0, (size_t)a * sizeof *p);
             memset(p + b, 0, (size_t)(keys - b) * sizeof *p);
         }
         GEMM(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, D, keys, 1, &score[0][0], TILE_K, v + j0 * s.kv_stride,
-             (int)s.kv_stride, 1, &sum[0][0], HEAD_DIM_MAX);
+             (int)s.kv_stride, 1, sum, D);
     }
 
     for (int r = 0; r < rows; r++) {
@@ -88,7 +91,7 @@ static void forward_tile(real *out, acc *fold, acc *lse, const real *q, const re
             lse[at] = -INFINITY;
         else
             memcpy(result, fold + at * D, (size_t)D * sizeof *fold);
-        cpu_attention_merge(result, &lse[at], sum[r], top[r], total[r], D);
+        cpu_attention_merge(result, &lse[at], sum + r * D, top[r], total[r], D);
         if (s.flags & ATTENTION_LAST)
             memcpy(out + at * D, result, (size_t)D * sizeof *out);
         else
@@ -117,16 +120,15 @@ typedef struct {
 } Head;
 
 /* p = exp(score - lse) and ds = p (dp - dot) / sqrt(D) over one tile, in place of score and dp; masked entries are 0. */
-static void softmax_gradient(real score[TILE_Q][TILE_K], real dp[TILE_Q][TILE_K], Head head, AttentionShape s, int i0,
-                             int i1, int j0, int j1, int h)
+static void softmax_gradient(real score[TILE_Q][TILE_K], real dp[TILE_Q][TILE_K], Head head, AttentionShape s,
+                             const TileKeys *seen, int i0, int i1, int j0, int j1, int h)
 {
     real scale = 1 / (real)sqrt(s.head_dim);
     for (int r = 0; r < i1 - i0; r++) {
         int a, b;
         size_t at = (size_t)(i0 + r) * s.heads + h;
         real *p = score[r], *ds = dp[r];
-        keys_of_row(s, i0 + r, j0, j1, &a, &b);
-        if (a >= b) a = b = 0;
+        keys_of_row(seen, r, j0, j1, &a, &b);
         for (int j = a; j < b; j++) p[j] -= head.lse[at];
         cpu_exp(p + a, p + a, b - a);
         for (int j = a; j < b; j++) ds[j] = p[j] * (ds[j] - head.dot[at]) * scale;
@@ -140,30 +142,29 @@ static void softmax_gradient(real score[TILE_Q][TILE_K], real dp[TILE_Q][TILE_K]
 
 static void backward_tile(real *dq, acc *dq_fold, Head head, AttentionShape s, int i0, int i1, int h)
 {
-    int D = s.head_dim, rows = i1 - i0, row_width = s.heads * D, first, last;
+    int D = s.head_dim, rows = i1 - i0, row_width = s.heads * D;
+    TileKeys seen = keys_of_tile(s, i0, i1);
     real score[TILE_Q][TILE_K], dp[TILE_Q][TILE_K];
-    acc dqi[TILE_Q][HEAD_DIM_MAX];
+    acc dqi[TILE_Q * HEAD_DIM_MAX]; /* [rows, D] */
     for (int r = 0; r < rows; r++) {
         size_t at = (size_t)(i0 + r) * s.heads + h;
         if (s.flags & ATTENTION_FIRST)
-            memset(dqi[r], 0, (size_t)D * sizeof dqi[r][0]);
+            memset(dqi + r * D, 0, (size_t)D * sizeof *dqi);
         else
-            memcpy(dqi[r], dq_fold + at * D, (size_t)D * sizeof dqi[r][0]);
+            memcpy(dqi + r * D, dq_fold + at * D, (size_t)D * sizeof *dqi);
     }
 
-    keys_of_tile(s, i0, i1, &first, &last);
     const real *qi = head.q + i0 * s.q_stride, *douti = head.dout + (size_t)i0 * row_width;
-    for (int j0 = first; j0 < last; j0 += TILE_K) {
-        int j1 = j0 + TILE_K < last ? j0 + TILE_K : last, keys = j1 - j0;
+    for (int j0 = seen.lowest; j0 < seen.highest; j0 += TILE_K) {
+        int j1 = j0 + TILE_K < seen.highest ? j0 + TILE_K : seen.highest, keys = j1 - j0;
         const real *kj = head.k + j0 * s.kv_stride, *vj = head.v + j0 * s.kv_stride;
         int q_ld = (int)s.q_stride, kv_ld = (int)s.kv_stride, d_ld = (int)head.d_stride;
         GEMM(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, D, 1 / (real)sqrt(D), qi, q_ld, kj, kv_ld, 0,
              &score[0][0], TILE_K);
         GEMM(CblasRowMajor, CblasNoTrans, CblasTrans, rows, keys, D, 1, douti, row_width, vj, kv_ld, 0, &dp[0][0],
              TILE_K);
-        softmax_gradient(score, dp, head, s, i0, i1, j0, j1, h);
-        GEMM(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, D, keys, 1, &dp[0][0], TILE_K, kj, kv_ld, 1, &dqi[0][0],
-             HEAD_DIM_MAX);
+        softmax_gradient(score, dp, head, s, &seen, i0, i1, j0, j1, h);
+        GEMM(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, D, keys, 1, &dp[0][0], TILE_K, kj, kv_ld, 1, dqi, D);
         GEMM(CblasRowMajor, CblasTrans, CblasNoTrans, keys, D, rows, 1, &dp[0][0], TILE_K, qi, q_ld, 1,
              head.dk + j0 * head.d_stride, d_ld);
         GEMM(CblasRowMajor, CblasTrans, CblasNoTrans, keys, D, rows, 1, &score[0][0], TILE_K, douti, row_width, 1,
@@ -173,9 +174,9 @@ static void backward_tile(real *dq, acc *dq_fold, Head head, AttentionShape s, i
     for (int r = 0; r < rows; r++) {
         size_t at = (size_t)(i0 + r) * s.heads + h;
         if (s.flags & ATTENTION_LAST)
-            memcpy(dq + (i0 + r) * s.q_stride + (size_t)h * D, dqi[r], (size_t)D * sizeof *dq);
+            memcpy(dq + (i0 + r) * s.q_stride + (size_t)h * D, dqi + r * D, (size_t)D * sizeof *dq);
         else
-            memcpy(dq_fold + at * D, dqi[r], (size_t)D * sizeof *dq_fold);
+            memcpy(dq_fold + at * D, dqi + r * D, (size_t)D * sizeof *dq_fold);
     }
 }
 

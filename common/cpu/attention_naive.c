@@ -76,8 +76,10 @@ void attention_forward_naive(real *out, acc *fold, acc *lse, const real *q, cons
 
 void cpu_attention_dot(acc *dot, const real *dout, const real *out, int rows, int heads, int head_dim)
 {
+#pragma omp parallel for
     for (size_t r = 0; r < (size_t)rows * heads; r++) {
         acc sum = 0;
+#pragma omp simd reduction(+ : sum)
         for (int d = 0; d < head_dim; d++) sum += dout[r * head_dim + d] * out[r * head_dim + d];
         dot[r] = sum;
     }

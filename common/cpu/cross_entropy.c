@@ -15,6 +15,7 @@ void cross_entropy(acc *loss, real *logits, const int *label, double scale, int 
             continue;
         }
         real top = x[0], target = x[label[i]];
+#pragma omp simd reduction(max : top)
         for (int v = 1; v < vocab; v++) top = x[v] > top ? x[v] : top;
         for (int v = 0; v < vocab; v++) x[v] -= top;
         cpu_exp(x, x, vocab);

@@ -9,6 +9,12 @@
 #define SQRT sqrtf
 #endif
 
+void flat_zero(acc *x, size_t n)
+{
+#pragma omp parallel for simd
+    for (size_t i = 0; i < n; i++) x[i] = 0;
+}
+
 void flat_add(real *x, const real *y, size_t n)
 {
 #pragma omp parallel for
