@@ -14,7 +14,8 @@
 static Group groups[GROUPS_MAX];
 static int group_total;
 static Work works[WORKS_MAX];
-static int world_rank;
+static int world_rank = -1; /* before comm_init */
+static int local_ranks = 1;
 static int uncounted; /* nesting of comm_uncounted */
 
 /* --- start and end --- */
@@ -33,7 +34,7 @@ static Group *group_new(const char *name)
 void comm_init(int *argc, char ***argv)
 {
     Group *world = group_new("world"), *control = group_new("control");
-    backend_init(argc, argv, &world->rank, &world->size);
+    backend_init(argc, argv, &world->rank, &world->size, &local_ranks);
     backend_duplicate(world->index, control->index);
     control->size = world->size;
     control->rank = world->rank;
@@ -50,17 +51,14 @@ void comm_finalize(void)
 
 int comm_world_rank(void)
 {
-    return world_rank;
+    if (world_rank >= 0) return world_rank;
+    const char *launcher = getenv("OMPI_COMM_WORLD_RANK");
+    return launcher ? atoi(launcher) : 0;
 }
 
 int comm_local_ranks(void)
 {
-    const char *names[] = {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE"};
-    for (int i = 0; i < 3; i++) {
-        const char *value = getenv(names[i]);
-        if (value && atoi(value) > 0) return atoi(value);
-    }
-    return 1;
+    return local_ranks;
 }
 
 /* --- groups --- */

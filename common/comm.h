@@ -37,8 +37,8 @@ void comm_finalize(void);
 /* Ends every rank of the job at once, from any rank, with this status. */
 _Noreturn void comm_abort(int status);
 
-int comm_world_rank(void);   /* 0 before comm_init */
-int comm_local_ranks(void);  /* ranks of this job on this host, from the launcher; 1 without one */
+int comm_world_rank(void);  /* before comm_init: what the launcher says, or 0 */
+int comm_local_ranks(void); /* ranks of this job on this host */
 
 /* --- groups --- */
 

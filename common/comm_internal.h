@@ -37,7 +37,7 @@ enum { GROUPS_MAX = 64, WORKS_MAX = 64 };
 
 /* --- the backend --- */
 
-void backend_init(int *argc, char ***argv, int *world_rank, int *world_size);
+void backend_init(int *argc, char ***argv, int *world_rank, int *world_size, int *local_ranks);
 void backend_finalize(void);
 void backend_split(int parent, int color, int child, int *size, int *rank); /* child: index of the new group */
 void backend_duplicate(int parent, int child);

@@ -27,13 +27,17 @@ static void mpi_fail(int code, const char *call, const char *file, int line)
     fatal("%s:%d: %s: %s", file, line, call, text);
 }
 
-void backend_init(int *argc, char ***argv, int *world_rank, int *world_size)
+void backend_init(int *argc, char ***argv, int *world_rank, int *world_size, int *local_ranks)
 {
     int provided;
     MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
     MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, world_rank));
     MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, world_size));
+    MPI_Comm host; /* the ranks that share memory with this one */
+    MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
+    MPI_CHECK(MPI_Comm_size(host, local_ranks));
+    MPI_CHECK(MPI_Comm_free(&host));
     comms[0] = MPI_COMM_WORLD;
     comm_total = 1;
 }

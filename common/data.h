@@ -42,6 +42,10 @@ void data_close(Data *data);
 
 int64_t data_tokens(const Data *data);
 
+/* Hash of the count and of up to a million tokens, evenly spaced: ranks on several hosts that read different files have
+ * different ones. */
+uint64_t data_fingerprint(const Data *data);
+
 typedef struct {
     uint64_t seed;
     int batch;     /* sequences in a step, over all ranks */

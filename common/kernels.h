@@ -113,8 +113,6 @@ typedef struct {
 
     /* x becomes 0, n elements */
     void (*zero)(acc *x, size_t n);
-    /* x adds y, n elements */
-    void (*add)(real *x, const real *y, size_t n);
     /* the sum of x^2, always added in the same order */
     double (*sum_squares)(const acc *x, size_t n);
     /* AdamW (Loshchilov and Hutter, 2019). w is the master copy; m, v the moments. */

@@ -133,11 +133,12 @@ void options_help(const OptionTable *tables, int table_count, const char *progra
         for (int r = 0; r < tables[t].count; r++) {
             const Option *o = &tables[t].rows[r];
             static const char *const operand[] = {" N", " X", " TEXT", " ", "", "[=K]"};
-            char flag[160], initial[64] = "";
+            char flag[160];
             snprintf(flag, sizeof flag, "--%s%s%s", o->name, operand[o->type], o->choices ? o->choices : "");
-            bool shown = o->initial && o->type != OPTION_SWITCH && o->type != OPTION_OPTIONAL_INT && *o->initial;
-            if (shown) snprintf(initial, sizeof initial, " (%s)", o->initial);
-            printf("  %-28s %s%s\n", flag, o->help, initial);
+            printf("  %-26s%s %s", flag, strlen(flag) > 26 ? "\n                            " : "", o->help);
+            bool shown = o->initial && o->type != OPTION_SWITCH && o->type != OPTION_OPTIONAL_INT;
+            if (shown && *o->initial > ' ') printf(" (%s)", o->initial);
+            printf("\n");
         }
     }
 }

@@ -19,7 +19,7 @@ void recorder_waits_for(int slot);
 /* A sign of life. */
 void recorder_alive(void);
 
-/* Starts the watchdog; 0 seconds: none. Call once, after comm_init. */
+/* Starts the watchdog; 0 seconds: none. Call once, best before comm_init, which is the first that can hang. */
 void watchdog_start(double timeout_seconds);
 
 /* While paused (calls nest) silence is not suspicious: the other ranks wait for rank 0's twin, or for the reader. */

@@ -17,12 +17,15 @@ static int stepping;
 
 void run_start(int argc, char **argv, const char *program, OptionTable scheme, Config *config)
 {
-    comm_init(&argc, &argv);
     setvbuf(stdout, NULL, _IOLBF, 0);
     config->lr = -1; /* not given */
     OptionTable tables[] = {scheme, config_options(config)};
     int help;
-    agree(options_parse(tables, 2, argc, argv, &help));
+    const char *complaint = options_parse(tables, 2, argc, argv, &help);
+    stepping = (int)config->step;
+    watchdog_start(stepping ? 0 : config->timeout); /* before MPI: its first call is the first that can hang */
+    comm_init(&argc, &argv);
+    agree(complaint);
     if (help) {
         if (comm_world_rank() == 0) options_help(tables, 2, program);
         exit(run_finish(0));
@@ -32,8 +35,6 @@ void run_start(int argc, char **argv, const char *program, OptionTable scheme, C
         exit(run_finish(0));
     }
     agree(*config->bug ? bug_set(config->bug) : NULL);
-    stepping = (int)config->step;
-    watchdog_start(stepping ? 0 : config->timeout);
 }
 
 /* Cores that this process may use, and cores of the machine. */

@@ -4,7 +4,7 @@
 #include "config.h"
 #include "mesh.h"
 
-/* [all ranks] Starts MPI, reads the flags and starts the watchdog. --help and --bug list print and exit with status 0, a
+/* [all ranks] Reads the flags, starts the watchdog, then MPI. --help and --bug list print and exit with status 0, a
  * wrong flag with 2. `scheme` is the trainer's own table of options. */
 void run_start(int argc, char **argv, const char *program, OptionTable scheme, Config *config);
 

@@ -50,6 +50,9 @@ void trainer_open(Trainer *t, Shape shape)
     t->mesh = mesh_create(comm_world(), shape);
     int rank = group_rank(t->mesh.world), ranks = group_size(t->mesh.world);
     agree(data_open(&t->data, c->data, c->architecture.vocab, (int)c->seq, rank, ranks));
+    uint64_t fingerprint = data_fingerprint(t->data);
+    bool same = comm_same_bits(t->mesh.world, &fingerprint, sizeof fingerprint);
+    agree(same ? NULL : complain("--data %s: the ranks do not read the same tokens", c->data));
     t->batch = batch_create(t->data, config_data_order(c), (int)c->accumulate, t->mesh.data);
     t->model = model_create(&c->architecture, &c->kernels, t->batch.sequences * (int)c->seq);
     if (c->pretrained)

@@ -3,6 +3,12 @@
 ddp=build/fp32/tiny-ddp
 nano="--model nano --steps 3 --data LICENSE"
 
+said() { # status, text...: the last run ended with this status and said all of this on stderr
+    [ "$status" = "$1" ] || return 1
+    shift
+    for text in "$@"; do grep -qE -- "$text" "$work/err" || return 1; done
+}
+
 # --- bad input: one line on stderr that says this, status 2, no hang, nothing written ---
 
 refused() { # name, what the line must hold, ranks, flags...
@@ -45,18 +51,15 @@ refused "bug in a build without bugs" "this build has no bugs" 2 $nano --bug mea
 refused "a model folder without weights" "config.json" 2 --model tests
 refused "a value where none belongs" "stray: not a flag" 2 $nano stray
 
+tr a-z b-za < LICENSE > "$work/other"
+run 1 $ddp $nano : -n 2 $ddp $nano --data "$work/other"
+verdict "ranks that read different data are refused" said 2 'the ranks do not read the same tokens'
 run 2 $ddp $nano --log "$work/none/log"
 verdict "a log that cannot be written is refused" [ $status = 2 ]
 run 2 $ddp $nano --dump "$work/none/dump"
 verdict "a dump that cannot be written is refused" [ $status = 2 ]
 
 # --- things go wrong while running ---
-
-said() { # status, text...: the last run ended with this status and said all of this on stderr
-    [ "$status" = "$1" ] || return 1
-    shift
-    for text in "$@"; do grep -qE -- "$text" "$work/err" || return 1; done
-}
 
 run 3 $ddp $nano --steps 9 --lr 1e30 --clip 0 --warmup 0
 verdict "a loss that is not finite stops all ranks" said 1 'step [2-9]: the loss is -?(nan|inf); all ranks stop'

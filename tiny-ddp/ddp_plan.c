@@ -1,6 +1,7 @@
 /* What tiny-ddp promises: its flags, what it sends and holds, the schedule of a step. Nothing here looks at a running
  * Ddp, so the ledger compares two independent accounts. */
 #include <stdio.h>
+#include <string.h>
 
 #include "ddp.h"
 
@@ -49,10 +50,10 @@ static void show_backward(const Params *p, DdpOptions options)
     for (int u = p->units - 1; u >= 0; u--) {
         char name[32];
         snprintf(name, sizeof name, u ? "layer %d" : "embedding", u - 1);
-        printf("  backward   %-12s", name);
+        printf("  backward   %s", name);
         bytes += (double)(p->unit[u].count * sizeof(acc));
         if (options.bucket_mb > 0 && bucket_ends(options, u, bytes)) {
-            printf("  all_reduce of bucket %d %s on dp: units %d to %d, %.2f MiB", bucket++,
+            printf("%*sall_reduce of bucket %d %s on dp: units %d to %d, %.2f MiB", 14 - (int)strlen(name), "", bucket++,
                    options.overlap ? "starts" : "runs", u, last, bytes / 1048576);
             bytes = 0;
             last = u - 1;

@@ -64,7 +64,6 @@ void swiglu_backward(real *dgate_up, const real *dy, const real *gate_up, int n,
 void cross_entropy(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
 
 void flat_zero(acc *x, size_t n);
-void flat_add(real *x, const real *y, size_t n);
 double flat_sum_squares(const acc *x, size_t n);
 void flat_adamw(acc *w, acc *m, acc *v, const acc *g, size_t n, AdamWStep step);
 void flat_sgd(acc *w, const acc *g, size_t n, double lr, double weight_decay, double scale);

@@ -15,12 +15,6 @@ void flat_zero(acc *x, size_t n)
     for (size_t i = 0; i < n; i++) x[i] = 0;
 }
 
-void flat_add(real *x, const real *y, size_t n)
-{
-#pragma omp parallel for
-    for (size_t i = 0; i < n; i++) x[i] += y[i];
-}
-
 double flat_sum_squares(const acc *x, size_t n)
 {
     enum { PARTS = 64 }; /* fixed parts, added in order: the same bits with any number of threads */

@@ -75,7 +75,6 @@ Kernels kernels_cpu(void)
         .swiglu_backward = swiglu_backward,
         .cross_entropy = cross_entropy,
         .zero = flat_zero,
-        .add = flat_add,
         .sum_squares = flat_sum_squares,
         .adamw = flat_adamw,
         .sgd = flat_sgd,
