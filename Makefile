@@ -71,6 +71,7 @@ SCHEME := $(or $(SRC),tiny-ddp/ddp.c) tiny-ddp/ddp_plan.c
 TESTS := $(basename $(notdir $(wildcard tests/test_*.c))) hang read_json
 objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 
+.SECONDARY:
 .PHONY: all programs demo test test-ddp grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
 all: $(TRAINERS)
 

@@ -122,7 +122,7 @@ static Work *start(Group *group, Collective what)
 {
     if (what.count > INT_MAX)
         fatal("%s:%d: %zu elements in one %s; MPI takes at most %d", what.place.file, what.place.line, what.count,
-             comm_kind_name(what.kind), INT_MAX);
+              comm_kind_name(what.kind), INT_MAX);
     Work *work = work_new();
     work->what = what;
     work->group = group;
@@ -155,44 +155,27 @@ Work *comm_start_barrier_at(Place place, Group *group)
 
 Work *comm_start_broadcast_at(Place place, Group *group, void *buffer, size_t count, CommType type, int root)
 {
-    return start(group, (Collective){.kind = COMM_BROADCAST,
-                                     .out = buffer,
-                                     .count = count,
-                                     .type = type,
-                                     .root = root,
-                                     .place = place});
+    Collective what = {COMM_BROADCAST, .out = buffer, .count = count, .type = type, .root = root, .place = place};
+    return start(group, what);
 }
 
 Work *comm_start_all_reduce_at(Place place, Group *group, void *buffer, size_t count, CommType type, CommOp op)
 {
-    return start(group, (Collective){.kind = COMM_ALL_REDUCE,
-                                     .out = buffer,
-                                     .count = count,
-                                     .type = type,
-                                     .op = op,
-                                     .place = place});
+    Collective what = {COMM_ALL_REDUCE, .out = buffer, .count = count, .type = type, .op = op, .place = place};
+    return start(group, what);
 }
 
 Work *comm_start_all_gather_at(Place place, Group *group, void *out, const void *in, size_t count, CommType type)
 {
-    return start(group, (Collective){.kind = COMM_ALL_GATHER,
-                                     .out = out,
-                                     .in = in,
-                                     .count = count,
-                                     .type = type,
-                                     .place = place});
+    Collective what = {COMM_ALL_GATHER, .out = out, .in = in, .count = count, .type = type, .place = place};
+    return start(group, what);
 }
 
 Work *comm_start_reduce_scatter_at(Place place, Group *group, void *out, const void *in, size_t count, CommType type,
                                    CommOp op)
 {
-    return start(group, (Collective){.kind = COMM_REDUCE_SCATTER,
-                                     .out = out,
-                                     .in = in,
-                                     .count = count,
-                                     .type = type,
-                                     .op = op,
-                                     .place = place});
+    Collective what = {COMM_REDUCE_SCATTER, out, in, count, type, op, .place = place};
+    return start(group, what);
 }
 
 void comm_wait(Work *work)

@@ -18,7 +18,14 @@
 typedef struct Group Group; /* an ordered set of ranks; a rank knows its place only through a group */
 typedef struct Work Work;   /* a collective that was started */
 
-typedef enum { COMM_BARRIER, COMM_BROADCAST, COMM_ALL_REDUCE, COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_KINDS } CommKind;
+typedef enum {
+    COMM_BARRIER,
+    COMM_BROADCAST,
+    COMM_ALL_REDUCE,
+    COMM_ALL_GATHER,
+    COMM_REDUCE_SCATTER,
+    COMM_KINDS
+} CommKind;
 typedef enum { COMM_BYTE, COMM_INT64, COMM_DOUBLE, COMM_REAL, COMM_ACC } CommType;
 typedef enum { COMM_SUM, COMM_MAX, COMM_MIN } CommOp;
 typedef struct {
@@ -69,16 +76,16 @@ Work *comm_start_all_reduce_at(Place, Group *, void *buffer, size_t count, CommT
 Work *comm_start_all_gather_at(Place, Group *, void *out, const void *in, size_t count, CommType);
 Work *comm_start_reduce_scatter_at(Place, Group *, void *out, const void *in, size_t count, CommType, CommOp);
 
-#define COMM_HERE                       ((Place){__FILE__, __LINE__})
-#define comm_start_broadcast(...)       comm_start_broadcast_at(COMM_HERE, __VA_ARGS__)
-#define comm_start_all_reduce(...)      comm_start_all_reduce_at(COMM_HERE, __VA_ARGS__)
-#define comm_start_all_gather(...)      comm_start_all_gather_at(COMM_HERE, __VA_ARGS__)
-#define comm_start_reduce_scatter(...)  comm_start_reduce_scatter_at(COMM_HERE, __VA_ARGS__)
-#define comm_barrier(group)             comm_wait(comm_start_barrier_at(COMM_HERE, group))
-#define comm_broadcast(...)             comm_wait(comm_start_broadcast(__VA_ARGS__))
-#define comm_all_reduce(...)            comm_wait(comm_start_all_reduce(__VA_ARGS__))
-#define comm_all_gather(...)            comm_wait(comm_start_all_gather(__VA_ARGS__))
-#define comm_reduce_scatter(...)        comm_wait(comm_start_reduce_scatter(__VA_ARGS__))
+#define COMM_HERE                      ((Place){__FILE__, __LINE__})
+#define comm_start_broadcast(...)      comm_start_broadcast_at(COMM_HERE, __VA_ARGS__)
+#define comm_start_all_reduce(...)     comm_start_all_reduce_at(COMM_HERE, __VA_ARGS__)
+#define comm_start_all_gather(...)     comm_start_all_gather_at(COMM_HERE, __VA_ARGS__)
+#define comm_start_reduce_scatter(...) comm_start_reduce_scatter_at(COMM_HERE, __VA_ARGS__)
+#define comm_barrier(group)            comm_wait(comm_start_barrier_at(COMM_HERE, group))
+#define comm_broadcast(...)            comm_wait(comm_start_broadcast(__VA_ARGS__))
+#define comm_all_reduce(...)           comm_wait(comm_start_all_reduce(__VA_ARGS__))
+#define comm_all_gather(...)           comm_wait(comm_start_all_gather(__VA_ARGS__))
+#define comm_reduce_scatter(...)       comm_wait(comm_start_reduce_scatter(__VA_ARGS__))
 
 /* Returns when the work is done; `work` is then no longer valid. NULL is allowed and returns at once. */
 void comm_wait(Work *work);

@@ -15,7 +15,7 @@
         if (code_ != MPI_SUCCESS) mpi_fail(code_, #call, __FILE__, __LINE__);                                          \
     } while (0)
 
-static MPI_Comm comms[GROUPS_MAX];    /* by Group.index */
+static MPI_Comm comms[GROUPS_MAX];      /* by Group.index */
 static MPI_Request requests[WORKS_MAX]; /* by Work.index */
 static int comm_total;
 
@@ -97,7 +97,8 @@ void backend_start(Work *work)
     MPI_Request *request = &requests[work->index];
     MPI_Datatype type = type_of(c->type);
     int count = (int)c->count;
-    const char *mine = c->out ? (const char *)c->out + (size_t)work->group->rank * c->count * comm_type_size(c->type) : NULL;
+    const char *mine =
+        c->out ? (const char *)c->out + (size_t)work->group->rank * c->count * comm_type_size(c->type) : NULL;
     switch (c->kind) {
     case COMM_BARRIER: MPI_CHECK(MPI_Ibarrier(comm, request)); break;
     case COMM_BROADCAST: MPI_CHECK(MPI_Ibcast(c->out, count, type, c->root, comm, request)); break;
@@ -105,7 +106,8 @@ void backend_start(Work *work)
         MPI_CHECK(MPI_Iallreduce(MPI_IN_PLACE, c->out, count, type, op_of(c->op), comm, request));
         break;
     case COMM_ALL_GATHER:
-        MPI_CHECK(MPI_Iallgather(c->in == mine ? MPI_IN_PLACE : c->in, count, type, c->out, count, type, comm, request));
+        MPI_CHECK(
+            MPI_Iallgather(c->in == mine ? MPI_IN_PLACE : c->in, count, type, c->out, count, type, comm, request));
         break;
     case COMM_REDUCE_SCATTER:
         MPI_CHECK(MPI_Ireduce_scatter_block(c->in, c->out, count, type, op_of(c->op), comm, request));
@@ -138,8 +140,8 @@ typedef struct {
 static void print_ticket(const Ticket *t)
 {
     static const char *const types[] = {"byte", "int64", "double", "real", "acc"}, *const ops[] = {"sum", "max", "min"};
-    fprintf(stderr, "  rank %d: %s of %zu %s, %s, root %d, at %s:%d\n", t->world_rank, comm_kind_name((CommKind)t->kind),
-            t->count, types[t->type], ops[t->op], t->root, t->file, t->line);
+    fprintf(stderr, "  rank %d: %s of %zu %s, %s, root %d, at %s:%d\n", t->world_rank,
+            comm_kind_name((CommKind)t->kind), t->count, types[t->type], ops[t->op], t->root, t->file, t->line);
 }
 
 void backend_compare(const Work *work)

@@ -69,8 +69,8 @@ struct Data {
     int width; /* 1, 2 or 4 */
     Source *sources;
     int source_count;
-    void *owned;           /* the bytes of a folder */
-    void *mapped;          /* or the mapping of one file */
+    void *owned;  /* the bytes of a folder */
+    void *mapped; /* or the mapping of one file */
     size_t mapped_bytes;
 };
 
@@ -247,7 +247,8 @@ uint64_t data_fingerprint(const Data *data)
 void data_read(const Data *data, DataOrder order, long step, int first, int count, int id_zero, Rows *rows)
 {
     const int T = order.seq;
-    const uint64_t windows = rng_stream("data"), unevenness = rng_stream("ignore.sequence"), lots = rng_stream("ignore");
+    const uint64_t windows = rng_stream("data"), unevenness = rng_stream("ignore.sequence"),
+                   lots = rng_stream("ignore");
     for (int b = 0; b < count; b++) {
         uint64_t sequence = (uint64_t)step * (uint64_t)order.batch + (uint64_t)(first + b);
         int64_t begin = (int64_t)rng_below(order.seed, windows, sequence, (uint64_t)(data->count - T));

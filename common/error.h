@@ -11,7 +11,7 @@
 #pragma once
 
 /* Prints "rank R on HOST: ..." to stderr and ends the whole job with status 1. Does not return. */
-_Noreturn void fatal(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void fatal(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
 /* Formats a complaint into a static buffer, overwritten by the next call. Use: return complain("--steps %d: ...", n); */
 const char *complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -21,7 +21,7 @@ const char *complain(const char *format, ...) __attribute__((format(printf, 1, 2
 void agree(const char *complaint);
 
 /* Fails with the condition's text, file and line when `condition` does not hold. Stays in every build. */
-#define CHECK(condition)                                                                                                \
-    do {                                                                                                                \
-        if (!(condition)) fatal("%s:%d: check failed: %s", __FILE__, __LINE__, #condition);                              \
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition)) fatal("%s:%d: check failed: %s", __FILE__, __LINE__, #condition);                            \
     } while (0)

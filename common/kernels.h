@@ -21,12 +21,12 @@
 /* One block of keys and values, to be folded into the attention of a set of queries. Row i of the queries attends to the
  * keys whose id is in [lo[i], hi[i]). Query head h reads key/value head h / (H / K). */
 typedef struct {
-    int heads, kv_heads, head_dim;       /* H, K, D */
-    int queries, keys;                   /* rows of q and of k, v */
-    const int *lo, *hi;                  /* [queries] */
-    const int *key_id;                   /* [keys]  ascending */
-    size_t q_stride, kv_stride;          /* elements from one row to the next in q; in k and v */
-    unsigned flags;                      /* ATTENTION_FIRST | ATTENTION_LAST */
+    int heads, kv_heads, head_dim; /* H, K, D */
+    int queries, keys;             /* rows of q and of k, v */
+    const int *lo, *hi;            /* [queries] */
+    const int *key_id;             /* [keys]  ascending */
+    size_t q_stride, kv_stride;    /* elements from one row to the next in q; in k and v */
+    unsigned flags;                /* ATTENTION_FIRST | ATTENTION_LAST */
 } AttentionShape;
 
 /* A fold: FIRST starts it, LAST ends it, a single call has both. While it is open its results are `acc`. */
@@ -64,12 +64,12 @@ typedef struct {
 
     /* sum = x + delta;  rstd = 1 / sqrt(mean_c(sum^2) + eps);  y = sum rstd w.  x, delta, sum, y [N, C]; rstd [N]; w [C].
      * delta NULL: sum = x, and sum may then be x itself. */
-    void (*residual_norm_forward)(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w, double eps,
-                                  int n, int width);
+    void (*residual_norm_forward)(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w,
+                                  double eps, int n, int width);
     /* dx adds the gradient through the norm; it enters holding the gradient of `sum` from elsewhere and leaves holding the
      * gradient of x, which is that of delta too. dw[C] adds. */
-    void (*residual_norm_backward)(real *dx, acc *dw, const real *dy, const real *sum, const acc *rstd, const real *w, int n,
-                                   int width);
+    void (*residual_norm_backward)(real *dx, acc *dw, const real *dy, const real *sum, const acc *rstd, const real *w,
+                                   int n, int width);
 
     /* --- queries and keys: QK-norm (an RMSNorm over each head, Qwen3) and RoPE (Su et al., 2021) --- */
 

@@ -41,7 +41,8 @@ static bool print_comm(const Expected *e, bool rank0)
             all = all && same;
             if (rank0)
                 printf("ledger: %-8s %-15s %10ld %10.0f %16.0f %16.0f  %s\n", group_name(group),
-                       comm_kind_name((CommKind)k), count.calls, want.calls, count.payload, want.payload, verdict(same));
+                       comm_kind_name((CommKind)k), count.calls, want.calls, count.payload, want.payload,
+                       verdict(same));
         }
     return all;
 }

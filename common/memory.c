@@ -5,6 +5,12 @@
 
 #include "error.h"
 
+#ifdef DEBUG
+enum { POISON = 1 };
+#else
+enum { POISON = 0 };
+#endif
+
 /* In front of every block lies its own size and category, in a header as large as the alignment. */
 enum { ALIGNMENT = 64 };
 typedef struct {
@@ -23,9 +29,7 @@ void *memory_alloc(size_t bytes, MemoryCategory category)
     if (charge_twin) category = MEMORY_TWIN;
     *(Header *)(void *)block = (Header){bytes, category};
     held[category] += bytes;
-#ifdef DEBUG
-    memset(block + ALIGNMENT, 0xff, rounded); /* all bits one is a NaN in every precision */
-#endif
+    if (POISON) memset(block + ALIGNMENT, 0xff, rounded); /* all bits one is a NaN in every precision */
     return block + ALIGNMENT;
 }
 

@@ -8,8 +8,8 @@
 
 typedef struct {
     const Config *config;
-    FILE *log;           /* on rank 0, with --log */
-    int prints;          /* rank 0 */
+    FILE *log;  /* on rank 0, with --log */
+    int prints; /* rank 0 */
     int ranks;
     double tokens, flops; /* of a step, all ranks */
     double last_time, last_sent;

@@ -118,8 +118,8 @@ void model_free(Model *m)
     if (!m) return;
     for (int l = 0; l < m->config.layers; l++) {
         LayerKept *a = &m->layer[l];
-        void *kept[] = {a->x1,       a->rstd1, a->n1, a->qkv,   a->raw, a->raw_rstd, a->attended,
-                        a->lse,      a->x2,    a->n2, a->rstd2, a->gate_up, a->hidden};
+        void *kept[] = {a->x1,  a->rstd1, a->n1, a->qkv,   a->raw,     a->raw_rstd, a->attended,
+                        a->lse, a->x2,    a->n2, a->rstd2, a->gate_up, a->hidden};
         for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) memory_free(kept[i]);
     }
     Scratch *t = &m->scratch;

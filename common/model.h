@@ -10,19 +10,19 @@
 
 /* What a layer keeps from its forward pass for its backward pass. */
 typedef struct {
-    real *x1;         /* [N, C]         the residual stream where the layer begins */
-    acc *rstd1;       /* [N] */
-    real *n1;         /* [N, C]         norm(x1) */
-    real *qkv;        /* [N, (H+2K) D]  q, k, v side by side, after QK-norm and RoPE */
-    real *raw;        /* [N, (H+K) D]   q, k before QK-norm; NULL without it */
-    acc *raw_rstd;    /* [N, H+K] */
-    real *attended;   /* [N, H D] */
-    acc *lse;         /* [N, H]         log of the softmax's denominators */
-    real *x2;         /* [N, C]         the residual stream after attention */
-    acc *rstd2;       /* [N] */
-    real *n2;         /* [N, C]         norm(x2) */
-    real *gate_up;    /* [N, 2F] */
-    real *hidden;     /* [N, F]         silu(gate) up */
+    real *x1;       /* [N, C]         the residual stream where the layer begins */
+    acc *rstd1;     /* [N] */
+    real *n1;       /* [N, C]         norm(x1) */
+    real *qkv;      /* [N, (H+2K) D]  q, k, v side by side, after QK-norm and RoPE */
+    real *raw;      /* [N, (H+K) D]   q, k before QK-norm; NULL without it */
+    acc *raw_rstd;  /* [N, H+K] */
+    real *attended; /* [N, H D] */
+    acc *lse;       /* [N, H]         log of the softmax's denominators */
+    real *x2;       /* [N, C]         the residual stream after attention */
+    acc *rstd2;     /* [N] */
+    real *n2;       /* [N, C]         norm(x2) */
+    real *gate_up;  /* [N, 2F] */
+    real *hidden;   /* [N, F]         silu(gate) up */
 } LayerKept;
 
 /* What one layer's backward pass leaves to the next. */
@@ -54,13 +54,13 @@ typedef struct {
     acc *rope;        /* [max_seq, D]  cosines | sines */
     LayerKept *layer; /* [L] */
     Scratch scratch;
-    real *embedded;   /* [N, C] */
-    real *delta;      /* [N, C]  what the layer before added to its x2 */
-    real *x_final;    /* [N, C]  the residual stream after the last layer */
-    acc *rstd_final;  /* [N] */
-    real *n_final;    /* [N, C] */
-    real *logits;     /* [N, V]  after model_loss: their gradient */
-    acc *loss;        /* [N] */
+    real *embedded;  /* [N, C] */
+    real *delta;     /* [N, C]  what the layer before added to its x2 */
+    real *x_final;   /* [N, C]  the residual stream after the last layer */
+    acc *rstd_final; /* [N] */
+    real *n_final;   /* [N, C] */
+    real *logits;    /* [N, V]  after model_loss: their gradient */
+    acc *loss;       /* [N] */
 } Model;
 
 /* Allocates everything a model needs for micro-steps of at most `rows_max` rows; weights undefined. */

@@ -124,8 +124,8 @@ const char *model_config_read(ModelConfig *config, const char *dir)
     const char *type_name = cJSON_IsString(type) ? type->valuestring : "missing";
     const cJSON *rope = cJSON_GetObjectItemCaseSensitive(json, "rope_parameters");
     const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(rope ? rope : json, rope ? "rope_type" : "rope_scaling");
-    bool plain_rope = !scaling || cJSON_IsNull(scaling) ||
-                      (cJSON_IsString(scaling) && strcmp(scaling->valuestring, "default") == 0);
+    bool plain_rope =
+        !scaling || cJSON_IsNull(scaling) || (cJSON_IsString(scaling) && strcmp(scaling->valuestring, "default") == 0);
     *config = (ModelConfig){0};
     snprintf(config->name, sizeof config->name, "%s", type_name);
     if (strcmp(type_name, "llama") != 0 && strcmp(type_name, "qwen3") != 0)

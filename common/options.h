@@ -16,7 +16,7 @@ typedef struct {
     const char *name;
     OptionType type;
     size_t offset;       /* of the member in the struct that the table fills */
-    const char *initial; /* default, as text; NULL: the member stays zero, and help says it follows from something else */
+    const char *initial; /* default, as text; NULL: the member stays zero and follows from something else */
     double min, max;
     const char *choices;
     const char *given;

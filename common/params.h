@@ -17,13 +17,13 @@
 #include "precision.h"
 
 typedef struct {
-    char name[64];      /* as Hugging Face names it: model.layers.0.self_attn.q_proj.weight */
+    char name[64]; /* as Hugging Face names it: model.layers.0.self_attn.q_proj.weight */
     int unit;
-    int rows, cols;     /* [rows, cols]; a vector is [1, cols] */
-    bool vector;        /* one dimension: a norm's weight, starts as ones, is not decayed */
-    double init_std;    /* of a matrix */
-    size_t offset;      /* elements from the start of the flat buffer */
-    size_t size;        /* rows * cols */
+    int rows, cols;  /* [rows, cols]; a vector is [1, cols] */
+    bool vector;     /* one dimension: a norm's weight, starts as ones, is not decayed */
+    double init_std; /* of a matrix */
+    size_t offset;   /* elements from the start of the flat buffer */
+    size_t size;     /* rows * cols */
 } View;
 
 typedef struct {
@@ -35,8 +35,8 @@ typedef struct {
 typedef struct {
     View *view; /* [views] */
     int views;
-    Unit *unit; /* [units] */
-    int units;  /* 1 + L */
+    Unit *unit;    /* [units] */
+    int units;     /* 1 + L */
     size_t count;  /* elements in all */
     real *weights; /* [count]  same on all data-parallel ranks */
     acc *grads;    /* [count]  partial over the ranks that see other rows, until summed */

@@ -78,14 +78,14 @@ static void say_where(const char *cause)
     bool waits = slot >= 0;
     if (!waits) slot = (next + RECORDS - 1) % RECORDS; /* the last one begun */
     const Record *r = &ring[slot];
+    const char *doing = waits ? "waiting in" : r->done ? "computing, after" : "computing, having started";
     int length;
     if (!r->place.file)
         length = snprintf(line, sizeof line, "rank %d: %s before its first collective\n", comm_world_rank(), cause);
     else
         length = snprintf(line, sizeof line, "rank %d: %s %s %s #%ld on %s (%zu elements, %s:%d)\n", comm_world_rank(),
-                          cause, waits ? "waiting in" : r->done ? "computing, after" : "computing, having started",
-                          comm_kind_name(r->kind), r->sequence, r->group, r->count, basename_of(r->place.file),
-                          r->place.line);
+                          cause, doing, comm_kind_name(r->kind), r->sequence, r->group, r->count,
+                          basename_of(r->place.file), r->place.line);
     if (write(STDERR_FILENO, line, (size_t)length) < 0) return; /* nobody left to tell */
 }
 

@@ -14,7 +14,8 @@
 static const struct {
     const char *name;
     size_t size;
-} dtypes[DTYPES] = {[DTYPE_F64] = {"F64", 8}, [DTYPE_F32] = {"F32", 4}, [DTYPE_BF16] = {"BF16", 2}, [DTYPE_I64] = {"I64", 8}};
+} dtypes[DTYPES] = {
+    [DTYPE_F64] = {"F64", 8}, [DTYPE_F32] = {"F32", 4}, [DTYPE_BF16] = {"BF16", 2}, [DTYPE_I64] = {"I64", 8}};
 
 struct Safetensors {
     Tensor *tensor;
@@ -84,8 +85,7 @@ const char *safetensors_open(Safetensors **out, const char *path)
     s->bytes = (size_t)info.st_size;
     s->mapped = s->bytes ? mmap(NULL, s->bytes, PROT_READ, MAP_PRIVATE, file, 0) : NULL;
     close(file);
-    const char *complaint =
-        s->mapped == MAP_FAILED ? complain("%s: %s", path, strerror(errno)) : read_header(s, path);
+    const char *complaint = s->mapped == MAP_FAILED ? complain("%s: %s", path, strerror(errno)) : read_header(s, path);
     if (complaint) {
         safetensors_close(s);
         return complaint;

@@ -27,8 +27,8 @@ typedef struct {
  * its result lies, in a buffer of the scheme that is valid until the next call of the same function. */
 typedef struct {
     void *self;
-    const real *(*enter)(void *self, const real *mine, int rows, int width);     /* before the column split */
-    const real *(*leave)(void *self, const real *partial, int rows, int width);  /* after the row split */
+    const real *(*enter)(void *self, const real *mine, int rows, int width);    /* before the column split */
+    const real *(*leave)(void *self, const real *partial, int rows, int width); /* after the row split */
     const real *(*enter_backward)(void *self, const real *dfull, int rows, int width);
     const real *(*leave_backward)(void *self, const real *dmine, int rows, int width);
 } FeatureSeam;
@@ -37,8 +37,8 @@ typedef struct {
 typedef struct {
     void *self;
     void (*forward)(void *self, real *out, acc *lse, const real *qkv, const Rows *rows);
-    void (*backward)(void *self, real *dqkv, acc *dot, const real *dout, const real *out, const acc *lse, const real *qkv,
-                     const Rows *rows);
+    void (*backward)(void *self, real *dqkv, acc *dot, const real *dout, const real *out, const acc *lse,
+                     const real *qkv, const Rows *rows);
 } SequenceSeam;
 
 typedef struct {

@@ -115,15 +115,15 @@ static char *events_as_text(size_t *length)
     FILE *f = open_memstream(&text, length);
     if (!f) fatal("--trace %s: no memory", path);
     gethostname(host, sizeof host - 1);
-    fprintf(f, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n", rank, rank,
-            host);
+    fprintf(f, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n", rank,
+            rank, host);
     for (int l = 0; l < lane_count; l++)
-        fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s%s\"}},\n", rank, l,
-                l ? "comm " : "compute", lanes[l].name);
+        fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s%s\"}},\n",
+                rank, l, l ? "comm " : "compute", lanes[l].name);
     for (int i = 0; i < event_count; i++) {
         const Event *e = &events[i];
-        fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f", e->name,
-                e->lane ? "comm" : "compute", rank, e->lane, e->begin * 1e6, (e->end - e->begin) * 1e6);
+        fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
+                e->name, e->lane ? "comm" : "compute", rank, e->lane, e->begin * 1e6, (e->end - e->begin) * 1e6);
         if (e->lane) fprintf(f, ",\"args\":{\"bytes\":%zu}", e->bytes);
         fprintf(f, "},\n");
     }
@@ -154,7 +154,8 @@ void trace_write(void)
     }
     if (f) fprintf(f, "{\"ph\":\"M\",\"name\":\"trace_end\",\"pid\":0}\n]}\n");
     if (f && fclose(f) != 0) fatal("--trace %s: %s", path, strerror(errno));
-    if (event_count == EVENTS_MAX) fprintf(stderr, "--trace: the first %d events of rank %d are kept\n", EVENTS_MAX, comm_world_rank());
+    if (event_count == EVENTS_MAX)
+        fprintf(stderr, "--trace: the first %d events of rank %d are kept\n", EVENTS_MAX, comm_world_rank());
     path = NULL;
     free(events);
     events = NULL;

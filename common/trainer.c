@@ -36,8 +36,8 @@ Expected trainer_expect(const Trainer *t, Shape shape)
     size_t step_rows = (size_t)(c->batch * c->seq) / (size_t)data_ranks;
     Params p = params_table(&c->architecture);
     Expected e = {0};
-    e.memory[MEMORY_ACTIVATIONS] = model_activation_bytes(&c->architecture, step_rows / (size_t)c->accumulate) +
-                                   6 * sizeof(int) * step_rows;
+    e.memory[MEMORY_ACTIVATIONS] =
+        model_activation_bytes(&c->architecture, step_rows / (size_t)c->accumulate) + 6 * sizeof(int) * step_rows;
     if (config_optimizer(c).kind == OPTIMIZER_ADAMW) e.memory[MEMORY_OPTIMIZER] = 2 * p.count * sizeof(acc);
     expect(&e, "data", COMM_ALL_REDUCE, 2 * (double)c->steps, 16 * (double)c->steps, data_ranks);
     params_free(&p);

@@ -28,10 +28,10 @@ struct Verify {
     long steps, done;
     OptimizerConfig config;
     Group *replicas;
-    Batch whole;          /* on rank 0: the batch of all ranks */
-    Model *twin;          /* on rank 0 */
-    Optimizer optimizer;  /* on rank 0 */
-    acc *tensor;          /* the tensor being compared, from rank 0 */
+    Batch whole;         /* on rank 0: the batch of all ranks */
+    Model *twin;         /* on rank 0 */
+    Optimizer optimizer; /* on rank 0 */
+    acc *tensor;         /* the tensor being compared, from rank 0 */
     Finding loss, gradient, weight;
     Finding gradient_drift, weight_drift; /* not judged */
     char unequal[96];                     /* a parameter whose replicas differ */

@@ -19,10 +19,18 @@ DdpCase random_ddp_case(Random *r, int index)
     int K = random_int(r, 1, 3);
     DdpCase c = {
         .ranks = ranks[index % 6],
-        .model = {.layers = random_int(r, 1, 4), .width = random_int(r, 7, 24), .heads = K * random_int(r, 1, 3),
-                  .kv_heads = K, .head_dim = 2 * random_int(r, 2, 5), .ff = random_int(r, 1, 40),
-                  .vocab = random_int(r, 31, 60), .tied = random_int(r, 0, 1), .qk_norm = random_int(r, 0, 1),
-                  .theta = 1e4, .eps = 1e-5, .init_std = 0.3},
+        .model = {.layers = random_int(r, 1, 4),
+                  .width = random_int(r, 7, 24),
+                  .heads = K * random_int(r, 1, 3),
+                  .kv_heads = K,
+                  .head_dim = 2 * random_int(r, 2, 5),
+                  .ff = random_int(r, 1, 40),
+                  .vocab = random_int(r, 31, 60),
+                  .tied = random_int(r, 0, 1),
+                  .qk_norm = random_int(r, 0, 1),
+                  .theta = 1e4,
+                  .eps = 1e-5,
+                  .init_std = 0.3},
         .seq = random_int(r, 1, 17),
         .sequences = random_int(r, 1, 3),
         .accumulate = random_int(r, 1, 3),
@@ -100,13 +108,22 @@ static bool counts_as_expected(const DdpCase *c, Group *group, CommCount before,
 static DdpOutcome train(const DdpCase *c, Group *group, const Data *data)
 {
     DdpOutcome out = {.counts_equal = true};
-    DataOrder order = {.seed = (uint64_t)c->seed, .batch = c->ranks * c->sequences * c->accumulate, .seq = c->seq,
+    DataOrder order = {.seed = (uint64_t)c->seed,
+                       .batch = c->ranks * c->sequences * c->accumulate,
+                       .seq = c->seq,
                        .ignore = c->ignore};
-    OptimizerConfig config = {.kind = c->optimizer, .lr = 1e-2, .steps = 10, .weight_decay = 0.1, .clip = c->clip,
-                              .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+    OptimizerConfig config = {.kind = c->optimizer,
+                              .lr = 1e-2,
+                              .steps = 10,
+                              .weight_decay = 0.1,
+                              .clip = c->clip,
+                              .beta1 = 0.9,
+                              .beta2 = 0.95,
+                              .eps = 1e-8};
     Kernels kernels = kernels_cpu();
 
-    Batch mine = batch_create(data, order, c->accumulate, group), whole = batch_create(data, order, c->accumulate, NULL);
+    Batch mine = batch_create(data, order, c->accumulate, group),
+          whole = batch_create(data, order, c->accumulate, NULL);
     Model *model = model_create(&c->model, &kernels, mine.sequences * c->seq);
     Model *twin = model_create(&c->model, &kernels, whole.sequences * c->seq);
     params_init(&model->params, (uint64_t)c->seed);

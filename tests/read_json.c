@@ -43,7 +43,8 @@ static int check_trace(const char *path)
     for (const cJSON *a = events->child; a; a = a->next)
         for (const cJSON *b = a->next; b; b = b->next)
             if (number(a, "dur") >= 0 && number(b, "dur") >= 0 && tangled(a, b))
-                return fprintf(stderr, "%s: spans at %f and %f overlap in one lane\n", path, number(a, "ts"), number(b, "ts"));
+                return fprintf(stderr, "%s: spans at %f and %f overlap in one lane\n", path, number(a, "ts"),
+                               number(b, "ts"));
     cJSON_Delete(trace);
     return 0;
 }

@@ -78,8 +78,7 @@ static void skipped_collectives(void **state)
     for (int b = 0; b < buckets; b++) {
         long calls = 0;
         for (int g = 0; comm_group(g); g++)
-            if (strcmp(group_name(comm_group(g)), "dp") == 0)
-                calls = group_count(comm_group(g), COMM_ALL_REDUCE).calls;
+            if (strcmp(group_name(comm_group(g)), "dp") == 0) calls = group_count(comm_group(g), COMM_ALL_REDUCE).calls;
         int64_t first = calls; /* rank 0's count is everyone's: all four ranks are in the group */
         char bug[64];
         snprintf(bug, sizeof bug, "skip=dp.all_reduce.%ld", (long)first + 1 + b);

@@ -129,7 +129,8 @@ static void same_bits(void **state)
 {
     (void)state;
     float x[5] = {1, 2, 3, 4, 5};
-    for (int length = 0; length <= 20; length++) assert_together(comm_same_bits(comm_world(), x, (size_t)length), "same");
+    for (int length = 0; length <= 20; length++)
+        assert_together(comm_same_bits(comm_world(), x, (size_t)length), "same");
     if (comm_world_rank() == 3) x[4] = -x[4]; /* one bit, in the last word, on one rank */
     assert_together(!comm_same_bits(comm_world(), x, sizeof x), "one bit differs and nobody noticed");
     assert_together(comm_same_bits(comm_world(), x, 16), "the first four are the same");
@@ -155,7 +156,8 @@ static void mesh_groups(void **state)
             for (int r = 0; r < n; r++) {
                 bool belongs = true;
                 for (int a = 0; a < AXES; a++)
-                    if (!(axes & 1u << a) && shape_coordinate(shape, r, (Axis)a) != shape_coordinate(shape, me, (Axis)a))
+                    if (!(axes & 1u << a) &&
+                        shape_coordinate(shape, r, (Axis)a) != shape_coordinate(shape, me, (Axis)a))
                         belongs = false;
                 if (belongs) good = good && at < group_size(group) && members[at++] == r;
             }

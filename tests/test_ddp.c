@@ -78,8 +78,18 @@ static real *train_run(int ranks, DdpOptions options, int accumulate, int slow_r
     const char *path = tokens();
     *count = 0;
     if (!group) return NULL;
-    ModelConfig config = {.layers = 3, .width = 12, .heads = 2, .kv_heads = 1, .head_dim = 6, .ff = 20, .vocab = 31,
-                          .max_seq = 9, .tied = true, .theta = 1e4, .eps = 1e-5, .init_std = 0.2};
+    ModelConfig config = {.layers = 3,
+                          .width = 12,
+                          .heads = 2,
+                          .kv_heads = 1,
+                          .head_dim = 6,
+                          .ff = 20,
+                          .vocab = 31,
+                          .max_seq = 9,
+                          .tied = true,
+                          .theta = 1e4,
+                          .eps = 1e-5,
+                          .init_std = 0.2};
     Kernels kernels = kernels_cpu();
     Data *data;
     CHECK(data_open(&data, path, 31, 9, 0, 1) == NULL);
@@ -89,9 +99,10 @@ static real *train_run(int ranks, DdpOptions options, int accumulate, int slow_r
     Ddp ddp = ddp_create(&model->params, group, options);
     Delay delay = {&ddp, ddp_seam(&ddp), slow_rank};
     model->seams.parameters = (ParameterSeam){.self = &delay, .after_backward = delayed_after_backward};
-    Optimizer o = optimizer_create((OptimizerConfig){.lr = 1e-2, .steps = steps, .weight_decay = 0.1, .clip = 0.5,
-                                                     .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8},
-                                   &model->params);
+    Optimizer o = optimizer_create(
+        (OptimizerConfig){
+            .lr = 1e-2, .steps = steps, .weight_decay = 0.1, .clip = 0.5, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8},
+        &model->params);
     for (long step = 0; step < steps; step++) {
         batch_read(&batch, step);
         model_zero_grads(model);
@@ -161,8 +172,9 @@ static void same_curve(void **state)
             free(train_run(ranks, options, 1 + b % 3, -1, STEPS, got, &count));
             for (int s = 0; s < STEPS; s++) {
                 double bound = sizeof(real) == 8 ? 1e-9 : 1e-4;
-                assert_together(fabs(got[s] - want[s]) <= bound * want[s], "%d ranks, bucket %g, step %d: %.12f not %.12f",
-                                ranks, buckets[b], s + 1, got[s], want[s]);
+                assert_together(fabs(got[s] - want[s]) <= bound * want[s],
+                                "%d ranks, bucket %g, step %d: %.12f not %.12f", ranks, buckets[b], s + 1, got[s],
+                                want[s]);
             }
         }
 }

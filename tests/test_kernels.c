@@ -147,7 +147,8 @@ static void norm_gradients(void **state)
         Norm p = {.n = random_int(&r, 1, 9), .width = random_int(&r, 1, 150)};
         size_t n = (size_t)p.n * p.width;
         p.x = random_array(&r, n), p.delta = random_array(&r, n), p.w = random_array(&r, p.width);
-        p.sum = random_array(&r, n), p.y = random_array(&r, n), p.dy = random_array(&r, n), p.dsum = random_array(&r, n);
+        p.sum = random_array(&r, n), p.y = random_array(&r, n), p.dy = random_array(&r, n),
+        p.dsum = random_array(&r, n);
         p.rstd = zeros(p.n);
         real *dx = malloc(n * sizeof *dx);
         acc *dw = zeros(p.width);
@@ -210,8 +211,8 @@ static void rope_gradients(void **state)
         acc *dwq = zeros(p.head_dim), *dwk = zeros(p.head_dim);
         rope_scalar(&p);
         memcpy(dqkv, p.dy, n * sizeof *dqkv);
-        kernels.qk_rope_backward(dqkv, dwq, dwk, p.raw, p.rstd, p.wq, p.wk, p.rope, p.position, p.n, p.heads, p.kv_heads,
-                                 p.head_dim);
+        kernels.qk_rope_backward(dqkv, dwq, dwk, p.raw, p.rstd, p.wq, p.wk, p.rope, p.position, p.n, p.heads,
+                                 p.kv_heads, p.head_dim);
         check_gradient("dqkv", rope_scalar, &p, p.qkv, dqkv, (int)n);
         if (qk_norm) {
             check_gradient("dwq", rope_scalar, &p, p.wq, dwq, p.head_dim);
@@ -237,8 +238,8 @@ static Attention attention_new(Random *r, unsigned flags)
     int sequences = random_int(r, 1, 3), seq = random_int(r, 1, 90 / sequences);
     Attention p = {.rows = random_rows(r, sequences, seq, 10, flags)};
     int K = random_int(r, 1, 3), H = K * random_int(r, 1, 3), D = 2 * random_int(r, 1, 20), n = p.rows.count;
-    p.shape = (AttentionShape){H, K, D, n, n, p.rows.lo, p.rows.hi, p.rows.id, (size_t)H * D, (size_t)K * D,
-                               ATTENTION_FIRST | ATTENTION_LAST};
+    p.shape = (AttentionShape){
+        H, K, D, n, n, p.rows.lo, p.rows.hi, p.rows.id, (size_t)H * D, (size_t)K * D, ATTENTION_FIRST | ATTENTION_LAST};
     p.nq = (size_t)n * H * D, p.nkv = (size_t)n * K * D;
     p.q = random_array(r, p.nq), p.k = random_array(r, p.nkv), p.v = random_array(r, p.nkv);
     p.out = random_array(r, p.nq), p.dout = random_array(r, p.nq);
@@ -346,7 +347,8 @@ static void attention_folds(void **state)
                 if (pass == 0)
                     kernels.attention_forward(out, fold, lse, p.q, k, v, s);
                 else
-                    kernels.attention_backward(dq, dq_fold, NULL, NULL, dkb, dvb, p.dot, p.dout, out, lse, p.q, k, v, s);
+                    kernels.attention_backward(dq, dq_fold, NULL, NULL, dkb, dvb, p.dot, p.dout, out, lse, p.q, k, v,
+                                               s);
             }
         assert_true(error_of(out, p.out, p.nq) <= ROUNDING);
         assert_true(error_of(lse, p.lse, stats) <= ROUNDING);
@@ -482,7 +484,8 @@ static void embedding_sums(void **state)
     (void)state;
     Random r = {.seed = 12};
     int n = 50, V = 7, C = 130, token[50];
-    real *w = random_array(&r, (size_t)V * C), *y = random_array(&r, (size_t)n * C), *dy = random_array(&r, (size_t)n * C);
+    real *w = random_array(&r, (size_t)V * C), *y = random_array(&r, (size_t)n * C),
+         *dy = random_array(&r, (size_t)n * C);
     acc *dw = zeros((size_t)V * C), *want = zeros((size_t)V * C);
     for (int i = 0; i < n; i++) token[i] = random_int(&r, 0, V - 2); /* the last row is never used */
     kernels.embedding_forward(y, w, token, n, C);

@@ -13,10 +13,19 @@
 static ModelConfig random_config(Random *r, int max_seq)
 {
     int K = random_int(r, 1, 3);
-    ModelConfig c = {.layers = random_int(r, 1, 3), .width = random_int(r, 5, 20), .heads = K * random_int(r, 1, 3),
-                     .kv_heads = K, .head_dim = 2 * random_int(r, 1, 4), .ff = random_int(r, 1, 30),
-                     .vocab = random_int(r, 5, 40), .max_seq = max_seq, .tied = random_int(r, 0, 1),
-                     .qk_norm = random_int(r, 0, 1), .theta = 1e4, .eps = 1e-5, .init_std = 0.3};
+    ModelConfig c = {.layers = random_int(r, 1, 3),
+                     .width = random_int(r, 5, 20),
+                     .heads = K * random_int(r, 1, 3),
+                     .kv_heads = K,
+                     .head_dim = 2 * random_int(r, 1, 4),
+                     .ff = random_int(r, 1, 30),
+                     .vocab = random_int(r, 5, 40),
+                     .max_seq = max_seq,
+                     .tied = random_int(r, 0, 1),
+                     .qk_norm = random_int(r, 0, 1),
+                     .theta = 1e4,
+                     .eps = 1e-5,
+                     .init_std = 0.3};
     snprintf(c.name, sizeof c.name, "random");
     return c;
 }
@@ -199,8 +208,16 @@ static AttentionShape fold_shape(const Model *m, const Rows *rows, int part)
     const ModelConfig *c = &m->config;
     size_t stride = (size_t)(c->heads + 2 * c->kv_heads) * c->head_dim;
     int half = rows->count / 2;
-    return (AttentionShape){c->heads, c->kv_heads, c->head_dim, rows->count, part ? rows->count - half : half, rows->lo,
-                            rows->hi, rows->id + (part ? half : 0), stride, stride,
+    return (AttentionShape){c->heads,
+                            c->kv_heads,
+                            c->head_dim,
+                            rows->count,
+                            part ? rows->count - half : half,
+                            rows->lo,
+                            rows->hi,
+                            rows->id + (part ? half : 0),
+                            stride,
+                            stride,
                             part ? ATTENTION_LAST : ATTENTION_FIRST};
 }
 

@@ -92,8 +92,8 @@ static void check_model(const char *name, bool naive)
     assert_null(safetensors_load_weights(&model->params, dir));
 
     /* the recipe of make_fixtures.py */
-    OptimizerConfig recipe = {.kind = OPTIMIZER_ADAMW, .lr = 1e-3, .weight_decay = 0.1, .clip = 1, .beta1 = 0.9,
-                              .beta2 = 0.95, .eps = 1e-8};
+    OptimizerConfig recipe = {
+        .kind = OPTIMIZER_ADAMW, .lr = 1e-3, .weight_decay = 0.1, .clip = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
     Optimizer optimizer = optimizer_create(recipe, &model->params);
     double scale = 1.0 / (double)rows_counted(&rows);
     for (int step = 0; step < STEPS; step++) {
@@ -117,7 +117,8 @@ static void check_model(const char *name, bool naive)
             printf(", gradients by %.1e", error);
             assert_true(error <= SAME);
         }
-        double norm = optimizer_grad_norm(&model->params, &kernels), norm_want = number_of(oracle, "grad_norms", (size_t)step);
+        double norm = optimizer_grad_norm(&model->params, &kernels),
+               norm_want = number_of(oracle, "grad_norms", (size_t)step);
         assert_true(fabs(norm - norm_want) <= (step ? AFTER_STEPS : SAME) * norm_want);
         assert_true(norm > recipe.clip); /* so clipping is part of what is tested */
         optimizer_step(&optimizer, &model->params, &kernels, step, norm);

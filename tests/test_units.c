@@ -202,7 +202,7 @@ static void learning_rate(void **state)
     (void)state;
     OptimizerConfig c = {.lr = 1, .warmup = 4, .steps = 104};
     assert_true(optimizer_lr(&c, 0) == 0.25 && optimizer_lr(&c, 3) == 1 && optimizer_lr(&c, 4) == 1);
-    assert_true(fabs(optimizer_lr(&c, 54) - 0.55) < 1e-12);       /* half-way down to a tenth */
+    assert_true(fabs(optimizer_lr(&c, 54) - 0.55) < 1e-12); /* half-way down to a tenth */
     assert_true(optimizer_lr(&c, 103) > 0.1 && optimizer_lr(&c, 103) < 0.101);
     c.warmup = 0;
     assert_true(optimizer_lr(&c, 0) == 1);
@@ -224,8 +224,14 @@ static void decay_goes_by_shape(void **state)
     Kernels kernels = kernels_cpu();
     for (int kind = 0; kind < 2; kind++) {
         Params p = params_of_ones();
-        OptimizerConfig c = {.kind = (OptimizerKind)kind, .lr = 0.5, .steps = 1, .weight_decay = 0.1, .clip = 1,
-                             .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
+        OptimizerConfig c = {.kind = (OptimizerKind)kind,
+                             .lr = 0.5,
+                             .steps = 1,
+                             .weight_decay = 0.1,
+                             .clip = 1,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .eps = 1e-8};
         Optimizer o = optimizer_create(c, &p);
         optimizer_step(&o, &p, &kernels, 0, 0);
         for (int n = 0; n < p.views; n++)
@@ -300,7 +306,8 @@ static void flags(void **state)
         {"--optimizer adam", "--optimizer adam: must be one of adamw|sgd"},
         {"--optimizer ada", "must be one of"},
         {"--model gigantic", "--model gigantic: neither a preset"},
-        {"--batch 50 --accumulate 4 --model nano", "--batch 50: must be a multiple of data ranks x --accumulate = 1 x 4"},
+        {"--batch 50 --accumulate 4 --model nano",
+         "--batch 50: must be a multiple of data ranks x --accumulate = 1 x 4"},
         {"--seq 0", "--seq 0: must"},
         {"--verify=0", "--verify 0: must"},
         {"--kernel linear=magic", "--kernel linear=magic: no such kernel"},
@@ -318,10 +325,15 @@ static void flags(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(philox_known_answers), cmocka_unit_test(draws_have_the_right_moments),
-    cmocka_unit_test(first_weights),        cmocka_unit_test(text_and_folders),
-    cmocka_unit_test(token_files),          cmocka_unit_test(data_order),
-    cmocka_unit_test(learning_rate),        cmocka_unit_test(decay_goes_by_shape),
-    cmocka_unit_test(clipping),             cmocka_unit_test(flags),
+    cmocka_unit_test(philox_known_answers),
+    cmocka_unit_test(draws_have_the_right_moments),
+    cmocka_unit_test(first_weights),
+    cmocka_unit_test(text_and_folders),
+    cmocka_unit_test(token_files),
+    cmocka_unit_test(data_order),
+    cmocka_unit_test(learning_rate),
+    cmocka_unit_test(decay_goes_by_shape),
+    cmocka_unit_test(clipping),
+    cmocka_unit_test(flags),
 };
 TESTING_MAIN(tests)

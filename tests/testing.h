@@ -14,16 +14,15 @@
 
 #include <cmocka.h>
 
-
 #include "data.h"
 #include "precision.h"
 
 /* Starts MPI, runs the tests and returns main's status: the number of tests that failed on any rank. */
 int testing_run(const char *name, const struct CMUnitTest *tests, size_t count, int argc, char **argv);
-#define TESTING_MAIN(tests)                                                                                             \
-    int main(int argc, char **argv)                                                                                     \
-    {                                                                                                                   \
-        return testing_run(__FILE__, tests, sizeof(tests) / sizeof(tests)[0], argc, argv);                              \
+#define TESTING_MAIN(tests)                                                                                            \
+    int main(int argc, char **argv)                                                                                    \
+    {                                                                                                                  \
+        return testing_run(__FILE__, tests, sizeof(tests) / sizeof(tests)[0], argc, argv);                             \
     }
 
 /* [all ranks] Fails on every rank if `good` is false on any; rank 0 prints the message of the lowest such rank. */

@@ -39,7 +39,8 @@ void ddp_free(Ddp *ddp)
 
 static void start(Ddp *ddp, Bucket *bucket)
 {
-    bucket->work = comm_start_all_reduce(ddp->group, ddp->params->grads + bucket->offset, bucket->count, COMM_ACC, COMM_SUM);
+    bucket->work =
+        comm_start_all_reduce(ddp->group, ddp->params->grads + bucket->offset, bucket->count, COMM_ACC, COMM_SUM);
 }
 
 static void wait(Bucket *bucket)

@@ -53,8 +53,8 @@ static void show_backward(const Params *p, DdpOptions options)
         printf("  backward   %s", name);
         bytes += (double)(p->unit[u].count * sizeof(acc));
         if (options.bucket_mb > 0 && bucket_ends(options, u, bytes)) {
-            printf("%*sall_reduce of bucket %d %s on dp: units %d to %d, %.2f MiB", 14 - (int)strlen(name), "", bucket++,
-                   options.overlap ? "starts" : "runs", u, last, bytes / 1048576);
+            printf("%*sall_reduce of bucket %d %s on dp: units %d to %d, %.2f MiB", 14 - (int)strlen(name), "",
+                   bucket++, options.overlap ? "starts" : "runs", u, last, bytes / 1048576);
             bytes = 0;
             last = u - 1;
         }

@@ -200,8 +200,8 @@ void attention_backward_blocks(real *dq, acc *dq_fold, real *dk, real *dv, acc *
             }
         for (int h = g * sharing; h < (g + 1) * sharing; h++) {
             size_t head = (size_t)h * D;
-            Head parts = {q + head, k + kv_head, v + kv_head, dout + head, out + head, lse, dot, dk_to + kv_head,
-                          dv_to + kv_head, d_stride};
+            Head parts = {q + head, k + kv_head, v + kv_head,     dout + head,     out + head,
+                          lse,      dot,         dk_to + kv_head, dv_to + kv_head, d_stride};
             for (int i0 = 0; i0 < s.queries; i0 += TILE_Q) {
                 int i1 = i0 + TILE_Q < s.queries ? i0 + TILE_Q : s.queries;
                 backward_tile(dq, dq_fold, parts, s, i0, i1, h);

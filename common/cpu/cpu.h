@@ -36,8 +36,8 @@ void linear_backward_weight_blas(acc *dw, const real *dy, const real *x, int n, 
 void embedding_forward(real *y, const real *w, const int *token, int n, int width);
 void embedding_backward(acc *dw, const real *dy, const int *token, int n, int width);
 
-void residual_norm_forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w, double eps, int n,
-                           int width);
+void residual_norm_forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w, double eps,
+                           int n, int width);
 void residual_norm_backward(real *dx, acc *dw, const real *dy, const real *sum, const acc *rstd, const real *w, int n,
                             int width);
 

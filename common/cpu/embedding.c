@@ -4,8 +4,7 @@
 
 void embedding_forward(real *y, const real *w, const int *token, int n, int width)
 {
-    for (int i = 0; i < n; i++)
-        memcpy(y + (size_t)i * width, w + (size_t)token[i] * width, (size_t)width * sizeof *y);
+    for (int i = 0; i < n; i++) memcpy(y + (size_t)i * width, w + (size_t)token[i] * width, (size_t)width * sizeof *y);
 }
 
 /* Two rows may carry the same token, so threads share out columns, not rows. */

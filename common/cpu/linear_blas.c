@@ -17,8 +17,8 @@
 
 /* C[m, n] = op(A)[m, k] op(B)[k, n] + beta C. Each thread computes a run of C's rows or, where C is wider than high, of
  * its columns: so the operand that every thread must read whole is the smaller one. */
-static void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, const real *a, int lda, const real *b, int ldb,
-                 real beta, real *c, int ldc)
+static void gemm(CBLAS_TRANSPOSE ta, CBLAS_TRANSPOSE tb, int m, int n, int k, const real *a, int lda, const real *b,
+                 int ldb, real beta, real *c, int ldc)
 {
     int parts = cpu_threads();
     bool by_row = m >= n;

@@ -3,8 +3,8 @@
 
 #include "cpu.h"
 
-void residual_norm_forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w, double eps, int n,
-                           int width)
+void residual_norm_forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w, double eps,
+                           int n, int width)
 {
 #pragma omp parallel for
     for (int i = 0; i < n; i++) {
@@ -32,7 +32,7 @@ void residual_norm_backward(real *dx, acc *dw, const real *dy, const real *sum, 
 #pragma omp parallel for
     for (int i = 0; i < n; i++) {
         const real *dyi = dy + (size_t)i * width, *si = sum + (size_t)i * width; /* [C] */
-        real *dxi = dx + (size_t)i * width;                                     /* [C] */
+        real *dxi = dx + (size_t)i * width;                                      /* [C] */
         acc mean = 0;
 #pragma omp simd reduction(+ : mean)
         for (int c = 0; c < width; c++) mean += dyi[c] * w[c] * si[c];
@@ -45,7 +45,6 @@ void residual_norm_backward(real *dx, acc *dw, const real *dy, const real *sum, 
     for (int c0 = 0; c0 < width; c0 += COLUMNS) {
         int c1 = c0 + COLUMNS < width ? c0 + COLUMNS : width;
         for (int i = 0; i < n; i++)
-            for (int c = c0; c < c1; c++)
-                dw[c] += dy[(size_t)i * width + c] * sum[(size_t)i * width + c] * rstd[i];
+            for (int c = c0; c < c1; c++) dw[c] += dy[(size_t)i * width + c] * sum[(size_t)i * width + c] * rstd[i];
     }
 }

@@ -23,7 +23,9 @@ void qk_rope_forward(real *qkv, real *raw, acc *rstd, const real *wq, const real
     size_t stride = (size_t)(heads + 2 * kv_heads) * head_dim;
 #pragma omp parallel for
     for (int i = 0; i < n; i++) {
-        if (wq) memcpy(raw + (size_t)i * turned * head_dim, qkv + (size_t)i * stride, (size_t)turned * head_dim * sizeof *raw);
+        if (wq)
+            memcpy(raw + (size_t)i * turned * head_dim, qkv + (size_t)i * stride,
+                   (size_t)turned * head_dim * sizeof *raw);
         for (int h = 0; h < turned; h++) {
             real *head = qkv + (size_t)i * stride + (size_t)h * head_dim; /* [D] */
             if (wq) {

@@ -61,8 +61,11 @@ int main(int argc, char **argv)
         int n = p->batch * p->seq, C = c->width, qkv = (c->heads + 2 * c->kv_heads) * c->head_dim;
         const struct {
             int in, out, times;
-        } layer[] = {{C, qkv, c->layers},       {c->heads * c->head_dim, C, c->layers}, {C, 2 * c->ff, c->layers},
-                     {c->ff, C, c->layers},     {C, c->vocab, 1}};
+        } layer[] = {{C, qkv, c->layers},
+                     {c->heads * c->head_dim, C, c->layers},
+                     {C, 2 * c->ff, c->layers},
+                     {c->ff, C, c->layers},
+                     {C, c->vocab, 1}};
         double seconds = 0, flops = 0;
         for (int l = 0; l < 5; l++) {
             seconds += layer[l].times * three_products(n, layer[l].in, layer[l].out);
