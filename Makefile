@@ -162,7 +162,7 @@ format:
 	clang-format -i $(SOURCES)
 lint:
 	clang-format --dry-run -Werror $(SOURCES)
-	cppcheck --quiet --error-exitcode=1 --enable=warning --inline-suppr -Icommon -Itiny-ddp -DPRECISION_FP32 -DHAVE_BLAS -DTEXT_ROOT='""' common tiny-ddp
+	cppcheck --quiet --error-exitcode=1 --enable=warning --suppress=invalidFunctionArg -Icommon -Itiny-ddp -DPRECISION_FP32 -DHAVE_BLAS -DTEXT_ROOT='""' common tiny-ddp
 
 clean:
 	rm -rf build $(foreach t,$(TRAINERS),$t/$t)
