@@ -2,20 +2,25 @@
 
 # --- settings: change them on the command line, make PRECISION=fp64 ---
 
-PRECISION ?= fp32# fp32 | fp64
+PRECISION ?= fp32# fp32 | fp64 | bf16 (computes on GPUs only)
 DEBUG     ?= 0# 1: -O0 -g3, collectives compared before they start, fresh memory filled with NaN
 SAN       ?=# address,undefined
 BUGS      ?= 0# 1: knows --bug NAME
 BLAS      ?= auto# 1: must be there; 0: three plain loops; auto: if it is there, saying so
+CUDA      ?= auto# 1: must be there; 0: CPU only; auto: if nvcc and NCCL are there, saying so
 V         ?= 0# 1: show commands
-NP        ?= 4# ranks of make demo, make run-*, make gdb
+NP        ?= 4# ranks of make run-* and make gdb
 RANK      ?= 0# the rank that make gdb steps
 ARGS      ?=# further flags for make run-*, make gdb
+SRC       ?=# a file to build and test in place of tiny-ddp/ddp.c
 
 CC        ?= cc
 MPI_HOME  ?=
 MPICC     ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpicc
 MPIRUN    ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpirun
+CUDA_HOME ?= /usr/local/cuda
+NCCL_HOME ?=# where NCCL is, if not with CUDA or the system
+NVCC_GENCODE ?=# -gencode=arch=compute_90,code=sm_90; by default that of the GPU that is there
 WARNINGS  ?= -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
 OPTIMIZE  ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O2 -g)
 KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native $(WIDE_VECTORS))# for common/cpu
@@ -48,25 +53,32 @@ else
 VARIANT := $(PRECISION)$(if $(filter 1,$(DEBUG)),-debug)$(if $(SAN),-san)$(if $(filter 1,$(BUGS)),-bugs)$(if $(filter 0,$(BLAS)),-noblas)$(if $(SRC),-mine)
 OUT := build/$(VARIANT)
 OBJ := $(OUT)/obj
-FOUND := build/found-$(BLAS).mk
+FOUND := build/found-$(BLAS)-$(CUDA).mk
 Q := $(if $(filter 1,$(V)),,@)
 
 # What this machine has; not asked for by goals that compile nothing.
 ifneq ($(filter-out clean help format,$(or $(MAKECMDGOALS),all)),)
 include $(FOUND)
 $(FOUND): common/tools/probe.sh Makefile
-	@CC="$(CC)" MPICC="$(MPICC)" BLAS="$(BLAS)" sh common/tools/probe.sh $@
+	@CC="$(CC)" MPICC="$(MPICC)" BLAS="$(BLAS)" CUDA="$(CUDA)" CUDA_HOME="$(CUDA_HOME)" NCCL_HOME="$(NCCL_HOME)" \
+	    sh common/tools/probe.sh $@
 endif
 
-DEFINES := -DPRECISION_$(shell echo $(PRECISION) | tr a-z A-Z) -DTEXT_ROOT='"$(CURDIR)"' \
-           $(if $(filter 1,$(DEBUG)),-DDEBUG) $(if $(filter 1,$(BUGS)),-DBUGS) $(if $(HAVE_BLAS),-DHAVE_BLAS)
+DEFINES := -DPRECISION_$(shell echo $(PRECISION) | tr a-z A-Z) -DTEXT_ROOT='"$(CURDIR)/common"' \
+           $(if $(filter 1,$(DEBUG)),-DDEBUG) $(if $(filter 1,$(BUGS)),-DBUGS) $(if $(HAVE_BLAS),-DHAVE_BLAS) $(if $(HAVE_CUDA),-DHAVE_CUDA)
 SANITIZE := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 CFLAGS := -std=gnu11 $(OPTIMIZE) -fno-omit-frame-pointer $(WARNINGS) $(SANITIZE) $(DEFINES) -Icommon -Itiny-ddp -MMD -MP
-LIBS := $(BLAS_LIBS) -lcjson $(OPENMP) -lpthread -lm
+LIBS := $(BLAS_LIBS) $(CUDA_LIBS) -lcjson $(OPENMP) -lpthread -lm
+GENCODE := $(or $(NVCC_GENCODE),$(FOUND_GENCODE))
+NVCCFLAGS := -std=c++17 $(if $(filter 1,$(DEBUG)),-O0 -g -G,-O3 -g -lineinfo) $(GENCODE) $(DEFINES) -Icommon \
+             -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fno-omit-frame-pointer -MMD -MP
 
-COMMON := $(wildcard common/*.c) \
-          $(filter-out $(if $(HAVE_BLAS),%/no_blas.c,%_blas.c %_blocks.c),$(wildcard common/cpu/*.c)) \
-          $(if $(HAVE_BLAS),,common/cpu/no_blas.c)
+CPU_KERNELS := $(filter-out $(if $(HAVE_BLAS),%/no_blas.c,%_blas.c %_blocks.c),$(wildcard common/cpu/*.c)) \
+               $(if $(HAVE_BLAS),,common/cpu/no_blas.c)
+COMMON := $(filter-out common/no_%.c $(if $(HAVE_CUDA),,%_nccl.c),$(wildcard common/*.c)) \
+          $(if $(filter bf16,$(PRECISION)),common/no_cpu.c,$(CPU_KERNELS)) \
+          $(if $(HAVE_CUDA),,common/no_cuda.c)
+CUDA_KERNELS := $(if $(HAVE_CUDA),$(wildcard common/cuda/*.cu))
 SCHEME := $(or $(SRC),tiny-ddp/ddp.c) tiny-ddp/ddp_plan.c
 TESTS := $(basename $(notdir $(wildcard tests/test_*.c))) hang read_json
 objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
@@ -79,7 +91,7 @@ all: $(TRAINERS)
 
 $(OUT)/flags: FORCE
 	@mkdir -p $(OUT)
-	@echo '$(CC) $(CFLAGS) $(KERNELS) $(LIBS) $(SRC)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(KERNELS) $(LIBS) $(SRC)' > $@
+	@echo '$(CC) $(CFLAGS) $(KERNELS) $(LIBS) $(GENCODE) $(SRC)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(KERNELS) $(LIBS) $(GENCODE) $(SRC)' > $@
 
 $(OBJ)/common/cpu/exp.o: private FAST := -ffast-math
 $(OBJ)/common/cpu/%.o: common/cpu/%.c $(OUT)/flags
@@ -97,7 +109,13 @@ $(OBJ)/%.o: %.c $(OUT)/flags
 	@echo "  CC      $@"
 	$(Q)$(CC) $(CFLAGS) -c $< -o $@
 
-$(OUT)/libcommon.a: $(call objects,$(COMMON))
+$(OBJ)/common/comm_nccl.o: private CFLAGS += $(CUDA_INCLUDES)
+$(OBJ)/common/cuda/%.o: common/cuda/%.cu $(OUT)/flags
+	@mkdir -p $(@D)
+	@echo "  NVCC    $@"
+	$(Q)$(CUDA_HOME)/bin/nvcc $(NVCCFLAGS) -c $< -o $@
+
+$(OUT)/libcommon.a: $(call objects,$(COMMON)) $(patsubst %.cu,$(OBJ)/%.o,$(CUDA_KERNELS))
 	$(Q)rm -f $@ && ar rcs $@ $^
 
 define link
@@ -111,7 +129,7 @@ $(OUT)/tiny-ddp: $(call objects,tiny-ddp/main.c $(SCHEME)) $(OUT)/libcommon.a
 	$(call link)
 
 $(TRAINERS): %: $(OUT)/%
-	$(if $(filter fp32,$(VARIANT)),@cp $< $@/$@)
+	@$(if $(filter fp32,$(VARIANT)),cp $< $@/$@ && echo "built: $@/$@",echo "built: $<")
 
 $(addprefix run-,$(TRAINERS)): run-%: %
 	$(MPIRUN) -n $(NP) $(OUT)/$* $(ARGS)
@@ -129,10 +147,11 @@ $(OUT)/hang $(OUT)/read_json: $(OUT)/%: $(OBJ)/tests/%.o $(OUT)/libcommon.a
 
 programs: $(TRAINERS) $(addprefix $(OUT)/,$(TESTS))
 
-BUILDS_TESTED := "PRECISION=fp32" "PRECISION=fp64" "PRECISION=fp64 BUGS=1" "PRECISION=fp32 BUGS=1" \
-                 "PRECISION=fp64 DEBUG=1" "PRECISION=fp32 SAN=address,undefined" "PRECISION=fp32 BLAS=0"
+BUILDS_TESTED := "PRECISION=fp32" "PRECISION=fp64" "PRECISION=fp64 BUGS=1 CUDA=0" "PRECISION=fp32 BUGS=1 CUDA=0" \
+                 "PRECISION=fp64 DEBUG=1 CUDA=0" "PRECISION=fp32 SAN=address,undefined CUDA=0" "PRECISION=fp32 BLAS=0 CUDA=0"
 test:
 	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $$build programs || exit 1; done
+	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory PRECISION=bf16 all
 	@MPIRUN="$(MPIRUN)" bash tests/run.sh
 
 grid:
@@ -141,7 +160,8 @@ grid:
 
 # A student's file in place of tiny-ddp/ddp.c.
 test-ddp:
-	@$(MAKE) --no-print-directory PRECISION=fp64 SRC=$(SRC) programs
+	@test -z "$(SRC)" || test -f "$(SRC)" || { echo "SRC=$(SRC): no such file"; exit 2; }
+	@$(MAKE) --no-print-directory PRECISION=fp64 CUDA=0 SRC=$(SRC) build/fp64$(if $(SRC),-mine)/test_ddp
 	@MPIRUN="$(MPIRUN)" bash tests/run.sh fp64$(if $(SRC),-mine) test_ddp
 
 bench: tiny-ddp $(OUT)/gemm_rate
@@ -155,7 +175,7 @@ $(OUT)/gemm_rate: $(OBJ)/tests/bench/gemm_rate.o $(OUT)/libcommon.a
 # NP ranks of the debug build, one of them in gdb on this terminal.
 gdb:
 	@$(MAKE) --no-print-directory DEBUG=1 tiny-ddp
-	GDB_RANK=$(RANK) $(MPIRUN) --stdin $(RANK) -n $(NP) common/tools/gdb-rank build/$(PRECISION)-debug/tiny-ddp --timeout 0 $(ARGS)
+	-@GDB_RANK=$(RANK) $(MPIRUN) -q --stdin $(RANK) -n $(NP) common/tools/gdb-rank build/$(PRECISION)-debug/tiny-ddp --timeout 0 $(ARGS)
 
 SOURCES = $(shell git ls-files '*.c' '*.h')
 format:
@@ -168,7 +188,8 @@ clean:
 	rm -rf build $(foreach t,$(TRAINERS),$t/$t)
 
 help:
-	@sed -n '/^# --- settings/,/^# ------/p' Makefile | grep -E '^[A-Z_]+ +\?=' | sed 's/ *?=\([^#]*\)#* */  [\1]  /'
+	@echo "settings, as in make PRECISION=fp64:"
+	@sed -n 's/^\([A-Z_]*\) *?= *[^#]*# *\(.*\)/  \1\t\2/p' Makefile | expand -t 16
 	@echo "goals:"
 	@echo "  all         every trainer, into its folder"
 	@echo "  deps        install what is needed (apt)"

@@ -3,19 +3,27 @@
 #include "bug.h"
 #include "error.h"
 
-Batch batch_create(const Data *data, DataOrder order, int accumulate, Group *group)
+Batch batch_create(const Data *data, DataOrder order, int accumulate, Group *group, const Kernels *kernels)
 {
     int ranks = group ? group_size(group) : 1;
-    Batch b = {.data = data, .order = order, .group = group, .accumulate = accumulate};
+    Batch b = {.data = data, .order = order, .group = group, .accumulate = accumulate, .kernels = *kernels};
     CHECK(order.batch % (accumulate * ranks) == 0);
     b.sequences = order.batch / accumulate / ranks;
-    b.rows = rows_create(accumulate * b.sequences * order.seq);
+    b.host = rows_create_host(accumulate * b.sequences * order.seq);
+    b.rows = rows_create(b.host.count);
     return b;
 }
 
 void batch_free(Batch *b)
 {
+    rows_free_host(&b->host);
     rows_free(&b->rows);
+}
+
+static Rows micro_step(const Batch *b, const Rows *rows, int m)
+{
+    int count = b->sequences * b->order.seq;
+    return rows_slice(rows, m * count, count);
 }
 
 void batch_read(Batch *b, long step)
@@ -23,10 +31,11 @@ void batch_read(Batch *b, long step)
     int rank = b->group ? group_rank(b->group) : 0;
     for (int m = 0; m < b->accumulate; m++) {
         int first = m * (b->order.batch / b->accumulate) + rank * b->sequences; /* in the global batch */
-        Rows rows = batch_micro_step(b, m);
+        Rows rows = micro_step(b, &b->host, m);
         data_read(b->data, b->order, step, first, b->sequences, rank * b->sequences * b->order.seq, &rows);
     }
-    b->counted = rows_counted(&b->rows);
+    rows_upload(&b->kernels, &b->rows, &b->host);
+    b->counted = rows_counted(&b->host);
     if (BUG(mean_of_means) && b->group) {
         b->counted *= group_size(b->group); /* my own count, and 1/n for the average over ranks */
         return;
@@ -36,8 +45,7 @@ void batch_read(Batch *b, long step)
 
 Rows batch_micro_step(const Batch *b, int m)
 {
-    int count = b->sequences * b->order.seq;
-    return rows_slice(&b->rows, m * count, count);
+    return micro_step(b, &b->rows, m);
 }
 
 double batch_scale(const Batch *b)

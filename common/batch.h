@@ -12,14 +12,16 @@
 typedef struct {
     const Data *data;
     DataOrder order;
-    Group *group;    /* the ranks that hold different sequences; NULL: this one alone holds the whole batch */
-    int accumulate;  /* A */
-    int sequences;   /* of this rank in a micro-step: B / A / n */
-    Rows rows;       /* all micro-steps, one after the other */
+    Group *group;   /* the ranks that hold different sequences; NULL: this one alone holds the whole batch */
+    int accumulate; /* A */
+    int sequences;  /* of this rank in a micro-step: B / A / n */
+    Kernels kernels;
+    Rows host;       /* all micro-steps, one after the other, as they are read */
+    Rows rows;       /* the same in the backend's memory */
     int64_t counted; /* labels that count, over all micro-steps and ranks; set by batch_read */
 } Batch;
 
-Batch batch_create(const Data *data, DataOrder order, int accumulate, Group *group);
+Batch batch_create(const Data *data, DataOrder order, int accumulate, Group *group, const Kernels *kernels);
 void batch_free(Batch *batch);
 
 /* [all ranks of the group] Reads the sequences of `step` and agrees on `counted`: one all-reduce of an int64. */

@@ -15,7 +15,7 @@ static Group groups[GROUPS_MAX];
 static int group_total;
 static Work works[WORKS_MAX];
 static int world_rank = -1; /* before comm_init */
-static int local_ranks = 1;
+static int local_rank, local_ranks = 1;
 static int uncounted; /* nesting of comm_uncounted */
 
 /* --- start and end --- */
@@ -34,7 +34,7 @@ static Group *group_new(const char *name)
 void comm_init(int *argc, char ***argv)
 {
     Group *world = group_new("world"), *control = group_new("control");
-    backend_init(argc, argv, &world->rank, &world->size, &local_ranks);
+    backend_init(argc, argv, &world->rank, &world->size, &local_rank, &local_ranks);
     backend_duplicate(world->index, control->index);
     control->size = world->size;
     control->rank = world->rank;
@@ -45,6 +45,7 @@ void comm_init(int *argc, char ***argv)
 void comm_finalize(void)
 {
     watchdog_stop();
+    device_finalize();
     backend_finalize();
     group_total = 0;
 }
@@ -54,6 +55,11 @@ int comm_world_rank(void)
     if (world_rank >= 0) return world_rank;
     const char *launcher = getenv("OMPI_COMM_WORLD_RANK");
     return launcher ? atoi(launcher) : 0;
+}
+
+int comm_local_rank(void)
+{
+    return local_rank;
 }
 
 int comm_local_ranks(void)
@@ -129,6 +135,7 @@ static Work *start(Group *group, Collective what)
     group->sequence++;
 
     work->counted = group->counted && !uncounted;
+    work->on_device = device_owns(what.out);
     if (work->counted) {
         bool gathers = what.kind == COMM_ALL_GATHER || what.kind == COMM_REDUCE_SCATTER;
         double bytes = (double)what.count * (double)comm_type_size(what.type) * (gathers ? group->size : 1);
@@ -144,7 +151,7 @@ static Work *start(Group *group, Collective what)
     if (work->counted && bug_skips(group->name, comm_kind_name(what.kind), group->count[what.kind].calls))
         finish(work);
     else
-        backend_start(work);
+        (work->on_device ? device_start : backend_start)(work);
     return work;
 }
 
@@ -184,7 +191,7 @@ void comm_wait(Work *work)
     if (!work->done) {
         trace_begin("wait");
         recorder_waits_for(work->record);
-        backend_wait(work);
+        (work->on_device ? device_wait : backend_wait)(work);
         recorder_waits_for(-1);
         finish(work);
         trace_end();
@@ -196,7 +203,8 @@ void comm_progress(void)
 {
     recorder_alive();
     for (int i = 0; i < WORKS_MAX; i++)
-        if (works[i].busy && !works[i].done && backend_test(&works[i])) finish(&works[i]);
+        if (works[i].busy && !works[i].done && (works[i].on_device ? device_test : backend_test)(&works[i]))
+            finish(&works[i]);
 }
 
 /* --- counting --- */

@@ -46,6 +46,7 @@ _Noreturn void comm_abort(int status);
 
 int comm_world_rank(void);  /* before comm_init: what the launcher says, or 0 */
 int comm_local_ranks(void); /* ranks of this job on this host */
+int comm_local_rank(void);  /* this rank's number among them */
 
 /* --- groups --- */
 

@@ -29,6 +29,7 @@ struct Work {
     int record;     /* slot in the flight recorder */
     int index;      /* in comm.c's pool and in the backend's table of requests */
     double started; /* trace clock */
+    bool on_device; /* its buffers are GPU memory */
     bool counted;
     bool busy, done;
 };
@@ -37,13 +38,21 @@ enum { GROUPS_MAX = 64, WORKS_MAX = 64 };
 
 /* --- the backend --- */
 
-void backend_init(int *argc, char ***argv, int *world_rank, int *world_size, int *local_ranks);
+void backend_init(int *argc, char ***argv, int *world_rank, int *world_size, int *local_rank, int *local_ranks);
 void backend_finalize(void);
 void backend_split(int parent, int color, int child, int *size, int *rank); /* child: index of the new group */
 void backend_duplicate(int parent, int child);
 void backend_start(Work *work);
 bool backend_test(Work *work);
 void backend_wait(Work *work);
+
+/* --- GPU memory: comm_nccl.c, or no_cuda.c where nothing is --- */
+
+bool device_owns(const void *buffer);
+void device_start(Work *work);
+bool device_test(Work *work);
+void device_wait(Work *work); /* kernels launched later wait; the host need not */
+void device_finalize(void);
 
 /* Debug builds: compares kind, count, type, operation and root with every rank of the group and aborts, naming both
  * places, when they differ. Elsewhere: nothing. */

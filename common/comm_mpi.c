@@ -27,7 +27,7 @@ static void mpi_fail(int code, const char *call, const char *file, int line)
     fatal("%s:%d: %s: %s", file, line, call, text);
 }
 
-void backend_init(int *argc, char ***argv, int *world_rank, int *world_size, int *local_ranks)
+void backend_init(int *argc, char ***argv, int *world_rank, int *world_size, int *local_rank, int *local_ranks)
 {
     int provided;
     MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
@@ -36,6 +36,7 @@ void backend_init(int *argc, char ***argv, int *world_rank, int *world_size, int
     MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, world_size));
     MPI_Comm host; /* the ranks that share memory with this one */
     MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
+    MPI_CHECK(MPI_Comm_rank(host, local_rank));
     MPI_CHECK(MPI_Comm_size(host, local_ranks));
     MPI_CHECK(MPI_Comm_free(&host));
     comms[0] = MPI_COMM_WORLD;
@@ -79,7 +80,7 @@ static MPI_Datatype type_of(CommType type)
     case COMM_BYTE: return MPI_BYTE;
     case COMM_INT64: return MPI_INT64_T;
     case COMM_DOUBLE: return MPI_DOUBLE;
-    case COMM_REAL: return sizeof(real) == sizeof(double) ? MPI_DOUBLE : MPI_FLOAT;
+    case COMM_REAL: return sizeof(real) == 2 ? MPI_UINT16_T : word; /* bf16 is moved here, never summed */
     case COMM_ACC: return word;
     }
     fatal("no such type: %d", (int)type);

@@ -13,7 +13,7 @@ enum { INTS_MAX = 2147483647 };
 
 /* clang-format off */
 static const Option common_options[] = {
-    {"model", OPTION_TEXT, AT(model), "demo", .help = "a preset, or a folder with config.json and model.safetensors"},
+    {"model", OPTION_TEXT, AT(model), "demo", .help = "nano, demo, 124m, 350m, 1b, or a folder with config.json and model.safetensors"},
     {"data", OPTION_TEXT, AT(data), TEXT_ROOT, .help = "a text file, a folder of them, or a .bin of tokens (llm.c)"},
     {"batch", OPTION_INT, AT(batch), NULL, 1, INTS_MAX, .help = "sequences in a step, over all ranks (the preset's)"},
     {"accumulate", OPTION_INT, AT(accumulate), "1", 1, INTS_MAX, .help = "micro-steps in a step"},
@@ -28,7 +28,7 @@ static const Option common_options[] = {
     {"weight-decay", OPTION_NUMBER, AT(weight_decay), "0.1", 0, 1e6, .help = "decoupled, matrices only"},
     {"clip", OPTION_NUMBER, AT(clip), "1", 0, 1e30, .help = "largest norm of the whole gradient; 0: no clipping"},
 
-    {"device", OPTION_CHOICE, AT(device), "auto", .choices = "auto|cpu", .help = "where the kernels run"},
+    {"device", OPTION_CHOICE, AT(device), "auto", .choices = "auto|cpu|cuda", .help = "where the kernels run"},
     {"kernel", OPTION_TEXT, AT(kernel), "", .help = "choose variants: linear=naive,attention=naive"},
     {"timeout", OPTION_NUMBER, AT(timeout), "60", 0, 1e9, .help = "seconds without progress before a rank gives up; 0: never"},
     {"peak", OPTION_NUMBER, AT(peak), "0", 0, 1e9, .help = "TFLOP/s of one rank's device, for the mfu"},
@@ -74,22 +74,34 @@ static const char *choose_model(Config *c)
     return NULL;
 }
 
-static const char *choose_kernels(Config *c)
+/* auto: the GPU, if there is one. */
+static const char *choose_backend(Config *c, int local_rank)
+{
+    const char *no_gpu = strcmp(c->device, "cpu") == 0 ? "--device cpu" : kernels_cuda(&c->kernels, local_rank);
+    if (!no_gpu) return NULL;
+    if (strcmp(c->device, "cuda") == 0) return no_gpu;
+    c->kernels = kernels_cpu();
+    if (c->kernels.backend) return NULL;
+    return complain("--device %s: %s computes on a GPU only, and there is none for this build", c->device,
+                    PRECISION_NAME);
+}
+
+static const char *choose_variants(Config *c)
 {
     char list[256];
     if (snprintf(list, sizeof list, "%s", c->kernel) >= (int)sizeof list) return complain("--kernel: too long");
-    c->kernels = kernels_cpu();
     for (char *choice = strtok(list, ","); choice; choice = strtok(NULL, ",")) {
-        const char *complaint = kernels_choose(&c->kernels, choice);
+        const char *complaint = c->kernels.choose(&c->kernels, choice);
         if (complaint) return complaint;
     }
     return NULL;
 }
 
-const char *config_finish(Config *c, int data_ranks)
+const char *config_finish(Config *c, int data_ranks, int local_rank)
 {
     const char *complaint = choose_model(c);
-    if (!complaint) complaint = choose_kernels(c);
+    if (!complaint) complaint = choose_backend(c, local_rank);
+    if (!complaint) complaint = choose_variants(c);
     if (complaint) return complaint;
     if (c->batch % (data_ranks * c->accumulate))
         return complain("--batch %ld: must be a multiple of data ranks x --accumulate = %d x %ld", c->batch, data_ranks,

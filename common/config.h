@@ -32,8 +32,9 @@ typedef struct {
 OptionTable config_options(Config *config);
 
 /* Fills in what follows from the preset and checks what can be checked without looking at files. `data_ranks` is the
- * number of ranks that see different sequences. Returns NULL or a complaint. */
-const char *config_finish(Config *config, int data_ranks);
+ * number of ranks that see different sequences, `local_rank` this rank's number on its host, which chooses its GPU. Returns
+ * NULL or a complaint. */
+const char *config_finish(Config *config, int data_ranks, int local_rank);
 
 DataOrder config_data_order(const Config *config);
 OptimizerConfig config_optimizer(const Config *config);

@@ -13,21 +13,50 @@
 #include <unistd.h>
 
 #include "error.h"
+#include "memory.h"
 #include "rng.h"
 
 /* --- rows --- */
 
-Rows rows_create(int count)
+static Rows rows_at(int *block, int count)
 {
     size_t n = (size_t)count;
-    int *block = memory_alloc(6 * n * sizeof(int), MEMORY_ACTIVATIONS);
     return (Rows){count, block, block + n, block + 2 * n, block + 3 * n, block + 4 * n, block + 5 * n};
+}
+
+static size_t rows_bytes(int count)
+{
+    return 6 * (size_t)count * sizeof(int);
+}
+
+Rows rows_create(int count)
+{
+    return rows_at(memory_alloc(rows_bytes(count), MEMORY_ACTIVATIONS), count);
 }
 
 void rows_free(Rows *rows)
 {
     memory_free(rows->token);
     *rows = (Rows){0};
+}
+
+Rows rows_create_host(int count)
+{
+    int *block = malloc(rows_bytes(count));
+    if (!block) fatal("out of memory for %d rows", count);
+    return rows_at(block, count);
+}
+
+void rows_free_host(Rows *rows)
+{
+    free(rows->token);
+    *rows = (Rows){0};
+}
+
+void rows_upload(const Kernels *kernels, Rows *rows, const Rows *host)
+{
+    CHECK(rows->count == host->count);
+    kernels->upload(rows->token, host->token, rows_bytes(rows->count));
 }
 
 Rows rows_slice(const Rows *rows, int first, int count)
@@ -252,7 +281,9 @@ void data_read(const Data *data, DataOrder order, long step, int first, int coun
     for (int b = 0; b < count; b++) {
         uint64_t sequence = (uint64_t)step * (uint64_t)order.batch + (uint64_t)(first + b);
         int64_t begin = (int64_t)rng_below(order.seed, windows, sequence, (uint64_t)(data->count - T));
-        double drop = 2 * order.ignore * rng_uniform(order.seed, unevenness, sequence);
+        /* this sequence's share of ignored labels: uniform around order.ignore, as far as 0 and 1 allow */
+        double spread = order.ignore < 0.5 ? order.ignore : 1 - order.ignore;
+        double drop = order.ignore + spread * (2 * rng_uniform(order.seed, unevenness, sequence) - 1);
         for (int t = 0; t < T; t++) {
             int i = b * T + t, zero = id_zero + b * T;
             rows->token[i] = (int)token_at(data, begin + t);

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "memory.h"
+#include "kernels.h"
 
 /* A batch is a row of tokens; there is no batch dimension. Row i attends to the rows whose id is in [lo, hi). Causal
  * attention, packed documents, sliding windows are only different intervals. */
@@ -22,15 +22,22 @@ typedef struct {
     int *lo, *hi;  /* [N]  ids this row may attend to */
 } Rows;
 
-/* Six arrays of `count` ints, contents undefined; rows_free gives them back. Charged to activations. */
+/* Six arrays of `count` ints in the backend's memory, contents undefined. Charged to activations. */
 Rows rows_create(int count);
 void rows_free(Rows *rows);
+
+/* The same on the host, where data_read writes them; not counted. */
+Rows rows_create_host(int count);
+void rows_free_host(Rows *rows);
+
+/* Copies all rows of `host` to `rows`; both come whole from the functions above, with the same count. */
+void rows_upload(const Kernels *kernels, Rows *rows, const Rows *host);
 
 /* A view of rows [first, first + count); owns nothing. */
 Rows rows_slice(const Rows *rows, int first, int count);
 
-int64_t rows_counted(const Rows *rows); /* labels that are not -1 */
-int64_t rows_area(const Rows *rows);    /* (query, key) pairs that the intervals allow */
+int64_t rows_counted(const Rows *rows); /* labels that are not -1; rows on the host */
+int64_t rows_area(const Rows *rows);    /* (query, key) pairs that the intervals allow; likewise */
 
 typedef struct Data Data;
 
@@ -50,7 +57,7 @@ typedef struct {
     uint64_t seed;
     int batch;     /* sequences in a step, over all ranks */
     int seq;       /* T */
-    double ignore; /* drop about this fraction of the labels, unevenly over the sequences; 0: none */
+    double ignore; /* drop about this fraction of the labels, unevenly over the sequences; 0: none, 1: all */
 } DataOrder;
 
 /* Fills rows [0, count * T) with sequences first ... first + count - 1 of `step`. Row ids count from id_zero. */

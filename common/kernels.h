@@ -7,6 +7,9 @@
  *
  *   N rows of a micro-step    C width        F feed-forward width   V vocabulary   L layers
  *   T rows of a sequence      H heads        K key/value heads      D head_dim     B sequences of a step
+ *   R ranks                   A micro-steps of a step               P parameters
+ *
+ * A row is one token of a sequence, with everything that is computed from it.
  *
  * All matrices are row-major. A weight is [out, in], as PyTorch keeps it. `d` before a name is its gradient. Unless an
  * entry says "adds", outputs are overwritten.
@@ -32,17 +35,33 @@ typedef struct {
 /* A fold: FIRST starts it, LAST ends it, a single call has both. While it is open its results are `acc`. */
 enum { ATTENTION_FIRST = 1, ATTENTION_LAST = 2 };
 
-/* What the optimizer needs of one step. */
+/* What the optimizer needs to know of a step. Lies in the backend's memory, so that a step's kernels are launched with the
+ * same arguments every time. */
 typedef struct {
     double lr, beta1, beta2, eps;
-    double weight_decay; /* 0 for vectors */
-    double scale;        /* gradients are multiplied by it: the clip factor */
-    double correction1;  /* 1 - beta1^t, for step t = 1, 2, ... */
-    double correction2;  /* 1 - beta2^t */
-} AdamWStep;
+    double correction1, correction2; /* 1 - beta1^t, 1 - beta2^t, for step t = 1, 2, ... */
+    double clip;                     /* largest norm of the whole gradient; 0: no clipping */
+    double squares;                  /* of that gradient: its norm, squared */
+} StepScalars;
 
-typedef struct {
-    const char *backend;
+typedef struct Kernels Kernels;
+struct Kernels {
+    const char *backend; /* "cpu" or "cuda"; NULL: not in this build */
+
+    /* Replaces an entry by a variant: "linear=naive". Returns NULL or a complaint that lists them. */
+    const char *(*choose)(Kernels *kernels, const char *choice);
+    /* What computes: "OpenBLAS, kernel SkylakeX, threads: 2". Valid until the next call. */
+    const char *(*describe)(void);
+
+    /* --- the backend's memory --- */
+
+    void *(*alloc)(size_t bytes); /* NULL if there is no more */
+    void (*free)(void *memory);
+    /* Host to backend, after the kernels before it; `from` may be reused at once. */
+    void (*upload)(void *to, const void *from, size_t bytes);
+    /* Backend to host; returns when the kernels before it are done and the bytes are there. */
+    void (*download)(void *to, const void *from, size_t bytes);
+    void (*fill)(void *memory, int byte, size_t bytes);
 
     /* --- linear: y = x w^T. Backward in two kernels, because pipeline schedules run them apart. --- */
 
@@ -111,24 +130,26 @@ typedef struct {
 
     /* --- over flat buffers --- */
 
-    /* x becomes 0, n elements */
-    void (*zero)(acc *x, size_t n);
-    /* the sum of x^2, always added in the same order */
-    double (*sum_squares)(const acc *x, size_t n);
-    /* AdamW (Loshchilov and Hutter, 2019). w is the master copy; m, v the moments. */
-    void (*adamw)(acc *w, acc *m, acc *v, const acc *g, size_t n, AdamWStep step);
-    /* w -= lr (scale g + weight_decay w) */
-    void (*sgd)(acc *w, const acc *g, size_t n, double lr, double weight_decay, double scale);
-} Kernels;
+    /* w[i] = the rng_normal of (seed, stream, i); std 0: 1 */
+    void (*draw)(acc *w, size_t n, uint64_t seed, uint64_t stream, double std);
+    /* w = master in the type of activations; nothing where they are the same memory */
+    void (*cast)(real *w, const acc *master, size_t n);
+    /* total adds the sum of x, and of x^2, always in the same order */
+    void (*sum)(double *total, const acc *x, size_t n);
+    void (*sum_squares)(double *total, const acc *x, size_t n);
+    /* AdamW (Loshchilov and Hutter, 2019): master and moments m, v from g, times the clip factor; then w = master. */
+    void (*adamw)(real *w, acc *master, acc *m, acc *v, const acc *g, size_t n, double weight_decay,
+                  const StepScalars *step);
+    /* master -= lr (g times the clip factor + weight_decay master); then w = master */
+    void (*sgd)(real *w, acc *master, const acc *g, size_t n, double weight_decay, const StepScalars *step);
+};
 
-/* The CPU backend with its default variants. */
+/* The CPU backend with its default variants; without a backend's name in builds that have none (bf16). */
 Kernels kernels_cpu(void);
 
-/* Replaces an entry by a variant: "linear=naive", "attention=blocks". Returns NULL or a complaint that lists them. */
-const char *kernels_choose(Kernels *kernels, const char *choice);
+/* The GPU backend, on GPU number local_rank modulo those that are visible, which becomes this process's device. Returns
+ * NULL, or a complaint if there is no GPU or no CUDA in this build. */
+const char *kernels_cuda(Kernels *kernels, int local_rank);
 
-/* Sets the threads of OpenMP and of BLAS for this rank. */
+/* Sets the threads of the CPU's kernels. */
 void kernels_set_threads(int threads);
-
-/* "OpenBLAS 0.3.21, kernel SkylakeX", or what stands in for BLAS in this build. */
-const char *kernels_blas(void);

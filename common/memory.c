@@ -1,7 +1,6 @@
 #include "memory.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "error.h"
 
@@ -11,34 +10,53 @@ enum { POISON = 1 };
 enum { POISON = 0 };
 #endif
 
-/* In front of every block lies its own size and category, in a header as large as the alignment. */
-enum { ALIGNMENT = 64 };
+/* One allocation. The table of them lies on the host: what they point to may not. */
 typedef struct {
+    void *memory;
     size_t bytes;
     MemoryCategory category;
-} Header;
+    void (*free)(void *);
+} Block;
 
+static Block *blocks;
+static size_t block_count, block_room;
 static size_t held[MEMORY_CATEGORIES];
 static int charge_twin;
+static Kernels backend;
+
+void memory_use(const Kernels *kernels)
+{
+    backend = *kernels;
+}
 
 void *memory_alloc(size_t bytes, MemoryCategory category)
 {
-    size_t rounded = (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    char *block = aligned_alloc(ALIGNMENT, ALIGNMENT + rounded);
-    if (!block) fatal("out of memory: %zu bytes for %s", bytes, memory_category_name(category));
+    CHECK(backend.alloc);
     if (charge_twin) category = MEMORY_TWIN;
-    *(Header *)(void *)block = (Header){bytes, category};
+    void *memory = backend.alloc(bytes);
+    if (!memory)
+        fatal("out of memory on the %s: %zu bytes for %s", backend.backend, bytes, memory_category_name(category));
+    if (POISON) backend.fill(memory, 0xff, bytes); /* all bits one is a NaN in every precision */
+
+    if (block_count == block_room) {
+        block_room = block_room ? 2 * block_room : 64;
+        blocks = realloc(blocks, block_room * sizeof *blocks);
+        if (!blocks) fatal("out of memory for the table of allocations");
+    }
+    blocks[block_count++] = (Block){memory, bytes, category, backend.free};
     held[category] += bytes;
-    if (POISON) memset(block + ALIGNMENT, 0xff, rounded); /* all bits one is a NaN in every precision */
-    return block + ALIGNMENT;
+    return memory;
 }
 
 void memory_free(void *memory)
 {
     if (!memory) return;
-    Header *header = (Header *)(void *)((char *)memory - ALIGNMENT);
-    held[header->category] -= header->bytes;
-    free(header);
+    size_t b = block_count;
+    while (b > 0 && blocks[b - 1].memory != memory) b--;
+    CHECK(b > 0);
+    held[blocks[b - 1].category] -= blocks[b - 1].bytes;
+    blocks[b - 1].free(memory);
+    blocks[b - 1] = blocks[--block_count];
 }
 
 void memory_charge_twin(int on)

@@ -1,4 +1,4 @@
-/* Allocation, counted by category.
+/* Allocation in the backend's memory, counted by category.
  *
  * Invariant: memory is taken at start and given back at the end, never inside a training step; so what is counted here
  * is what a rank holds, and the ledger can compare it, to the byte, with what the formulas say.
@@ -6,6 +6,8 @@
 #pragma once
 
 #include <stddef.h>
+
+#include "kernels.h"
 
 typedef enum {
     MEMORY_PARAMETERS,
@@ -16,6 +18,9 @@ typedef enum {
     MEMORY_TWIN,    /* the single-device twin of --verify; not part of the total */
     MEMORY_CATEGORIES
 } MemoryCategory;
+
+/* From here on, memory_alloc takes from this backend. Call first. What was taken before keeps its own. */
+void memory_use(const Kernels *kernels);
 
 /* Returns `bytes` bytes, 64-byte aligned, charged to `category`. The contents are undefined: debug builds fill them
  * with NaN, so that a buffer that was never written shows itself. Cannot fail: the job ends if there is no memory. */

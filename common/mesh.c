@@ -39,7 +39,7 @@ Mesh mesh_create(Group *world, Shape shape)
     CHECK(shape_ranks(shape) == group_size(world));
     Mesh mesh = {.shape = shape, .world = world};
     for (int a = 0; a < AXES; a++) mesh.coordinate[a] = shape_coordinate(shape, group_rank(world), (Axis)a);
-    mesh.data = mesh_group(&mesh, 1u << AXIS_FSDP | 1u << AXIS_DP, "data");
+    mesh.data_group = mesh_group(&mesh, 1u << AXIS_FSDP | 1u << AXIS_DP, "data");
     return mesh;
 }
 

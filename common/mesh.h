@@ -17,7 +17,7 @@ typedef struct {
 typedef struct {
     Shape shape;
     Group *world;         /* the ranks of this mesh */
-    Group *data;          /* those that hold different sequences: along fsdp and dp; for counts and losses */
+    Group *data_group;    /* those that hold different sequences: along fsdp and dp; for counts and losses */
     int coordinate[AXES]; /* of this rank */
 } Mesh;
 

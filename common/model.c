@@ -42,16 +42,20 @@ static LayerLayout layer_layout(const Params *p)
 }
 
 /* The angle of pair d at position t is t theta^(-2d/D). */
-static acc *rope_table(const ModelConfig *c)
+static acc *rope_table(const ModelConfig *c, const Kernels *kernels)
 {
     int half = c->head_dim / 2;
-    acc *table = new_acc(c->max_seq, c->head_dim);
+    size_t count = (size_t)c->max_seq * (size_t)c->head_dim;
+    acc *table = new_acc(c->max_seq, c->head_dim), *host = malloc(count * sizeof *host);
+    if (!host) fatal("out of memory for the RoPE table");
     for (int t = 0; t < c->max_seq; t++)
         for (int d = 0; d < half; d++) {
             double angle = t * pow(c->theta, -(double)d / half);
-            table[(size_t)t * c->head_dim + d] = (acc)cos(angle);
-            table[(size_t)t * c->head_dim + half + d] = (acc)sin(angle);
+            host[(size_t)t * c->head_dim + d] = (acc)cos(angle);
+            host[(size_t)t * c->head_dim + half + d] = (acc)sin(angle);
         }
+    kernels->upload(table, host, count * sizeof *host);
+    free(host);
     return table;
 }
 
@@ -90,7 +94,7 @@ Model *model_create(const ModelConfig *config, const Kernels *kernels, int n)
     m->head = c->tied ? m->embedding : place(&m->params, "lm_head.weight");
 
     int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
-    m->rope = rope_table(c);
+    m->rope = rope_table(c, kernels);
     m->layer = calloc((size_t)c->layers, sizeof *m->layer);
     if (!m->layer) fatal("out of memory");
     for (int l = 0; l < c->layers; l++) m->layer[l] = layer_kept(c, n);
@@ -110,6 +114,7 @@ Model *model_create(const ModelConfig *config, const Kernels *kernels, int n)
     m->n_final = new_real(n, C);
     m->logits = new_real(n, c->vocab);
     m->loss = new_acc(n, 1);
+    m->loss_sum = memory_alloc(sizeof *m->loss_sum, MEMORY_ACTIVATIONS);
     return m;
 }
 
@@ -123,8 +128,8 @@ void model_free(Model *m)
         for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) memory_free(kept[i]);
     }
     Scratch *t = &m->scratch;
-    void *rest[] = {t->dx,       t->dn,    t->dqkv,    t->dattended,  t->dgate_up, t->dhidden, t->dot, m->rope,
-                    m->embedded, m->delta, m->x_final, m->rstd_final, m->n_final,  m->logits,  m->loss};
+    void *rest[] = {t->dx,       t->dn,    t->dqkv,    t->dattended,  t->dgate_up, t->dhidden, t->dot,  m->rope,
+                    m->embedded, m->delta, m->x_final, m->rstd_final, m->n_final,  m->logits,  m->loss, m->loss_sum};
     for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++) memory_free(rest[i]);
     params_free(&m->params);
     free(m->layer);
@@ -142,7 +147,8 @@ static void call(void (*hook)(void *, int), void *self, int unit)
 
 void model_zero_grads(Model *m)
 {
-    m->kernels.zero(m->params.grads, m->params.count);
+    m->kernels.fill(m->params.grads, 0, m->params.count * sizeof *m->params.grads);
+    m->kernels.fill(m->loss_sum, 0, sizeof *m->loss_sum);
 }
 
 void model_forward(Model *m, const Rows *rows)
@@ -173,11 +179,16 @@ void model_forward(Model *m, const Rows *rows)
     call(s->after_forward, s->self, 0);
 }
 
-double model_loss(Model *m, const Rows *rows, double scale)
+void model_loss(Model *m, const Rows *rows, double scale)
 {
     m->kernels.cross_entropy(m->loss, m->logits, rows->label, scale, rows->count, m->config.vocab);
-    double loss = 0;
-    for (int i = 0; i < rows->count; i++) loss += (double)m->loss[i];
+    m->kernels.sum(m->loss_sum, m->loss, (size_t)rows->count);
+}
+
+double model_read_loss(Model *m)
+{
+    double loss;
+    m->kernels.download(&loss, m->loss_sum, sizeof loss);
     return loss;
 }
 
@@ -195,7 +206,7 @@ void model_backward(Model *m, const Rows *rows)
     trace_begin("head backward");
     k->linear_backward_weight(droot + m->head, m->logits, m->n_final, N, C, c->vocab);
     k->linear_backward_input(dn, m->logits, root + m->head, N, C, c->vocab);
-    k->zero(dx, (size_t)N * (size_t)C);
+    k->fill(dx, 0, (size_t)N * (size_t)C * sizeof *dx);
     k->residual_norm_backward(dx, droot + m->final_norm, dn, m->x_final, m->rstd_final, root + m->final_norm, N, C);
     trace_end();
     for (int l = c->layers - 1; l >= 0; l--) {

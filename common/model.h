@@ -54,32 +54,36 @@ typedef struct {
     acc *rope;        /* [max_seq, D]  cosines | sines */
     LayerKept *layer; /* [L] */
     Scratch scratch;
-    real *embedded;  /* [N, C] */
-    real *delta;     /* [N, C]  what the layer before added to its x2 */
-    real *x_final;   /* [N, C]  the residual stream after the last layer */
-    acc *rstd_final; /* [N] */
-    real *n_final;   /* [N, C] */
-    real *logits;    /* [N, V]  after model_loss: their gradient */
-    acc *loss;       /* [N] */
+    real *embedded;   /* [N, C] */
+    real *delta;      /* [N, C]  what the layer before added to its x2 */
+    real *x_final;    /* [N, C]  the residual stream after the last layer */
+    acc *rstd_final;  /* [N] */
+    real *n_final;    /* [N, C] */
+    real *logits;     /* [N, V]  after model_loss: their gradient */
+    acc *loss;        /* [N] */
+    double *loss_sum; /* [1]  over the micro-steps since model_zero_grads */
 } Model;
 
 /* Allocates everything a model needs for micro-steps of at most `rows_max` rows; weights undefined. */
 Model *model_create(const ModelConfig *config, const Kernels *kernels, int rows_max);
 void model_free(Model *model);
 
-/* Call before a step's first backward pass: gradients add up from zero. */
+/* Call before a step's first micro-step: gradients and loss add up from zero. */
 void model_zero_grads(Model *model);
 
 /* Computes model->logits for `rows`. */
 void model_forward(Model *model, const Rows *rows);
 
-/* Returns sum over counted rows of -log p(label), times scale; the logits become their gradient. Call after
- * model_forward. With scale = 1 / (counted labels of the whole step, all ranks and micro-steps) every gradient is a sum:
+/* Adds sum over counted rows of -log p(label), times scale, to the step's loss; the logits become their gradient. Call
+ * after model_forward. With scale = 1 / (counted labels of the whole step, all ranks and micro-steps) every gradient is a sum:
  * adding up micro-steps and ranks gives the gradient of the mean, whoever held how many labels. */
-double model_loss(Model *model, const Rows *rows, double scale);
+void model_loss(Model *model, const Rows *rows, double scale);
 
 /* Adds the gradients of the loss to params.grads. Call after model_loss, with the same rows. */
 void model_backward(Model *model, const Rows *rows);
+
+/* The loss of this step's rows so far. Waits for the backend: call it once, when everything else is under way. */
+double model_read_loss(Model *model);
 
 /* --- layer.c: one layer. The residual stream comes in as a pair: x + delta (delta NULL: just x). --- */
 

@@ -58,11 +58,13 @@ const Preset *preset_find(const char *name)
 const char *preset_names(void)
 {
     static char text[128];
-    text[0] = '\0';
+    size_t n = 0;
     for (int p = 0; p < PRESETS; p++) {
-        if (p) strcat(text, ", ");
-        strncat(text, presets[p].model.name, sizeof text - strlen(text) - 3);
+        const char *parts[] = {p ? ", " : "", presets[p].model.name};
+        for (int i = 0; i < 2; i++)
+            for (const char *c = parts[i]; *c && n + 1 < sizeof text; c++) text[n++] = *c;
     }
+    text[n] = '\0';
     return text;
 }
 
@@ -182,5 +184,5 @@ size_t model_activation_bytes(const ModelConfig *c, size_t rows)
     size_t head = (4 * C + V) * sizeof(real) + 2 * sizeof(acc);
     /* used by one layer's backward pass after the other: dx, dn, dqkv, dattended, dgate_up, dhidden; dot */
     size_t backward = (2 * C + qkv + H * D + 3 * F) * sizeof(real) + H * sizeof(acc);
-    return rows * (L * layer + head + backward) + (size_t)c->max_seq * D * sizeof(acc);
+    return rows * (L * layer + head + backward) + (size_t)c->max_seq * D * sizeof(acc) + sizeof(double);
 }

@@ -1,24 +1,24 @@
 #include "optimizer.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "memory.h"
 
-static acc *zeros(size_t count)
+static acc *zeros(const Kernels *kernels, size_t count)
 {
     acc *x = memory_alloc(count * sizeof *x, MEMORY_OPTIMIZER);
-    memset(x, 0, count * sizeof *x);
+    kernels->fill(x, 0, count * sizeof *x);
     return x;
 }
 
-Optimizer optimizer_create(OptimizerConfig config, const Params *params)
+Optimizer optimizer_create(OptimizerConfig config, const Params *params, const Kernels *kernels)
 {
-    Optimizer o = {.config = config};
+    Optimizer o = {.config = config, .kernels = *kernels};
     if (config.kind == OPTIMIZER_ADAMW) {
-        o.m = zeros(params->count);
-        o.v = zeros(params->count);
+        o.m = zeros(kernels, params->count);
+        o.v = zeros(kernels, params->count);
     }
+    o.scalars = memory_alloc(sizeof *o.scalars, MEMORY_OPTIMIZER);
     return o;
 }
 
@@ -26,7 +26,9 @@ void optimizer_free(Optimizer *o)
 {
     memory_free(o->m);
     memory_free(o->v);
+    memory_free(o->scalars);
     o->m = o->v = NULL;
+    o->scalars = NULL;
 }
 
 double optimizer_lr(const OptimizerConfig *c, long step)
@@ -38,35 +40,42 @@ double optimizer_lr(const OptimizerConfig *c, long step)
     return c->lr * (floor + (1 - floor) * 0.5 * (1 + cos(pi * progress)));
 }
 
-double optimizer_grad_norm(const Params *params, const Kernels *kernels)
-{
-    double squares = 0;
-    for (int u = 0; u < params->units; u++)
-        squares += kernels->sum_squares(params->unit[u].grads, params->unit[u].count);
-    return sqrt(squares);
-}
-
-void optimizer_step(Optimizer *o, Params *params, const Kernels *kernels, long step, double norm)
+void optimizer_measure(Optimizer *o, const Params *params, long step)
 {
     const OptimizerConfig *c = &o->config;
-    double scale = c->clip > 0 ? fmin(1, c->clip / (norm + 1e-6)) : 1;
-    AdamWStep adamw = {
+    StepScalars scalars = {
         .lr = optimizer_lr(c, step),
         .beta1 = c->beta1,
         .beta2 = c->beta2,
         .eps = c->eps,
-        .scale = scale,
         .correction1 = 1 - pow(c->beta1, (double)step + 1),
         .correction2 = 1 - pow(c->beta2, (double)step + 1),
+        .clip = c->clip,
+        .squares = 0,
     };
+    o->kernels.upload(o->scalars, &scalars, sizeof scalars);
+    for (int u = 0; u < params->units; u++)
+        o->kernels.sum_squares(&o->scalars->squares, params->unit[u].grads, params->unit[u].count);
+}
+
+void optimizer_step(Optimizer *o, Params *params)
+{
     for (int n = 0; n < params->views; n++) {
         const View *view = &params->view[n];
-        acc *w = params->weights + view->offset; /* real is acc: the weights are their own master copy */
-        const acc *g = params->grads + view->offset;
-        adamw.weight_decay = view->vector ? 0 : c->weight_decay;
-        if (c->kind == OPTIMIZER_ADAMW)
-            kernels->adamw(w, o->m + view->offset, o->v + view->offset, g, view->size, adamw);
+        size_t at = view->offset;
+        double decay = view->vector ? 0 : o->config.weight_decay;
+        if (o->config.kind == OPTIMIZER_ADAMW)
+            o->kernels.adamw(params->weights + at, params->master + at, o->m + at, o->v + at, params->grads + at,
+                             view->size, decay, o->scalars);
         else
-            kernels->sgd(w, g, view->size, adamw.lr, adamw.weight_decay, scale);
+            o->kernels.sgd(params->weights + at, params->master + at, params->grads + at, view->size, decay,
+                           o->scalars);
     }
+}
+
+double optimizer_read_norm(const Optimizer *o)
+{
+    StepScalars scalars;
+    o->kernels.download(&scalars, o->scalars, sizeof scalars);
+    return sqrt(scalars.squares);
 }

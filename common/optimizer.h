@@ -17,19 +17,24 @@ typedef struct {
 
 typedef struct {
     OptimizerConfig config;
-    acc *m, *v; /* [count]  AdamW's moments; NULL for SGD */
+    Kernels kernels;
+    acc *m, *v;           /* [count]  AdamW's moments; NULL for SGD */
+    StepScalars *scalars; /* [1] */
 } Optimizer;
 
-/* State for `params`, zeroed: 2 * count * sizeof(acc) bytes for AdamW, nothing for SGD. */
-Optimizer optimizer_create(OptimizerConfig config, const Params *params);
+/* State for `params`: 2 * count * sizeof(acc) bytes, zeroed, for AdamW, none for SGD; and the scalars. */
+Optimizer optimizer_create(OptimizerConfig config, const Params *params, const Kernels *kernels);
 void optimizer_free(Optimizer *optimizer);
 
 /* Learning rate of step 0, 1, ... */
 double optimizer_lr(const OptimizerConfig *config, long step);
 
-/* sqrt of the sum of squares of all gradients, every parameter once. */
-double optimizer_grad_norm(const Params *params, const Kernels *kernels);
+/* Prepares step `step` (from 0): its learning rate, and the squares of all gradients, every parameter once. */
+void optimizer_measure(Optimizer *optimizer, const Params *params, long step);
 
-/* Updates the weights from the gradients, scaled down so that their norm is at most `clip`; `norm` is
- * optimizer_grad_norm's result. As torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW compute it. */
-void optimizer_step(Optimizer *optimizer, Params *params, const Kernels *kernels, long step, double norm);
+/* Updates the weights from the gradients, scaled down so that their norm is at most `clip`. Call after
+ * optimizer_measure. As torch.nn.utils.clip_grad_norm_ and torch.optim.AdamW compute it. */
+void optimizer_step(Optimizer *optimizer, Params *params);
+
+/* The norm that optimizer_measure found. Waits for the backend. */
+double optimizer_read_norm(const Optimizer *optimizer);

@@ -12,6 +12,8 @@
 #include "memory.h"
 #include "rng.h"
 
+enum { SEPARATE_MASTER = sizeof(real) != sizeof(acc) };
+
 /* Appends a view of [rows, cols] at the end of the buffer; rows 0 makes a vector of cols. */
 static void add(Params *p, int unit, int rows, int cols, double std, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
@@ -71,6 +73,7 @@ Params params_create(const ModelConfig *c)
 {
     Params p = params_table(c);
     p.weights = memory_alloc(p.count * sizeof *p.weights, MEMORY_PARAMETERS);
+    p.master = SEPARATE_MASTER ? memory_alloc(p.count * sizeof *p.master, MEMORY_PARAMETERS) : (acc *)p.weights;
     p.grads = memory_alloc(p.count * sizeof *p.grads, MEMORY_GRADIENTS);
     for (int u = 0; u < p.units; u++) {
         p.unit[u].weights = p.weights + p.unit[u].offset;
@@ -81,6 +84,7 @@ Params params_create(const ModelConfig *c)
 
 void params_free(Params *p)
 {
+    if (SEPARATE_MASTER) memory_free(p->master);
     memory_free(p->weights);
     memory_free(p->grads);
     free(p->view);
@@ -95,13 +99,26 @@ const View *params_find(const Params *p, const char *name)
     return NULL;
 }
 
-void params_init(Params *p, uint64_t seed)
+void params_init(Params *p, const Kernels *kernels, uint64_t seed)
 {
     if (BUG(rank_seeded_init)) seed += (uint64_t)comm_world_rank();
     for (int n = 0; n < p->views; n++) {
         const View *v = &p->view[n];
-        real *w = p->weights + v->offset;
-        uint64_t stream = rng_stream(v->name);
-        for (size_t i = 0; i < v->size; i++) w[i] = v->vector ? 1 : (real)rng_normal(seed, stream, i, v->init_std);
+        kernels->draw(p->master + v->offset, v->size, seed, rng_stream(v->name), v->vector ? 0 : v->init_std);
     }
+    kernels->cast(p->weights, p->master, p->count);
+}
+
+const char *params_unequal(const Params *p, const Kernels *kernels, Group *group)
+{
+    const char *name = NULL;
+    for (int n = 0; n < p->views; n++) {
+        const View *v = &p->view[n];
+        acc *host = malloc(v->size * sizeof *host);
+        if (!host) fatal("out of memory to compare %s", v->name);
+        kernels->download(host, p->master + v->offset, v->size * sizeof *host);
+        if (!comm_same_bits(group, host, v->size * sizeof *host) && !name) name = v->name;
+        free(host);
+    }
+    return name;
 }

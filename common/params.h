@@ -13,8 +13,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "comm.h"
+#include "kernels.h"
 #include "model_config.h"
-#include "precision.h"
 
 typedef struct {
     char name[64]; /* as Hugging Face names it: model.layers.0.self_attn.q_proj.weight */
@@ -39,6 +40,7 @@ typedef struct {
     int units;     /* 1 + L */
     size_t count;  /* elements in all */
     real *weights; /* [count]  same on all data-parallel ranks */
+    acc *master;   /* [count]  what the optimizer updates; the weights themselves where real is acc */
     acc *grads;    /* [count]  partial over the ranks that see other rows, until summed */
 } Params;
 
@@ -53,4 +55,7 @@ void params_free(Params *params);
 const View *params_find(const Params *params, const char *name);
 
 /* Draws every weight from (seed, its parameter's name, its index there): the same values wherever they are drawn. */
-void params_init(Params *params, uint64_t seed);
+void params_init(Params *params, const Kernels *kernels, uint64_t seed);
+
+/* [all ranks of the group] The name of the first parameter whose weights are not the same bits on all ranks, or NULL. */
+const char *params_unequal(const Params *params, const Kernels *kernels, Group *group);

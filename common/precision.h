@@ -2,6 +2,8 @@
  *
  *   real   what weights and activations are stored in
  *   acc    what sums, master weights, gradients and optimizer state are kept in
+ *
+ * In bf16 only the GPU computes with `real`; the host moves it and converts it, so to C it is two bytes.
  */
 #pragma once
 
@@ -13,6 +15,23 @@ typedef double acc;
 typedef float real;
 typedef float acc;
 #define PRECISION_NAME "fp32"
+#elif defined(PRECISION_BF16)
+#ifdef __CUDACC__
+#include <cuda_bf16.h>
+typedef __nv_bfloat16 real;
 #else
-#error "build with -DPRECISION_FP32 or -DPRECISION_FP64 (make PRECISION=fp32)"
+#include <stdint.h>
+typedef struct {
+    uint16_t bits;
+} real;
+#endif
+typedef float acc;
+#define PRECISION_NAME "bf16"
+#else
+#error "build with -DPRECISION_FP32, -DPRECISION_FP64 or -DPRECISION_BF16 (make PRECISION=fp32)"
+#endif
+
+#ifndef __CUDACC__
+/* A `real` as the host can compute with it. */
+float real_value(real x);
 #endif

@@ -63,10 +63,11 @@ void run_begin(Config *c, const Mesh *mesh, size_t parameters, int64_t tokens)
 {
     int bound, threads = choose_threads(&bound);
     kernels_set_threads(threads);
-    if (*c->trace) trace_open(c->trace);
+    agree(*c->trace ? trace_open(c->trace) : NULL);
+    trace_start();
     if (group_rank(mesh->world) != 0) return;
-    printf("model %s: %zu parameters, %s on %s (%s, threads: %d)\n", c->architecture.name, parameters, PRECISION_NAME,
-           c->kernels.backend, kernels_blas(), threads);
+    printf("model %s: %zu parameters, %s on %s (%s)\n", c->architecture.name, parameters, PRECISION_NAME,
+           c->kernels.backend, c->kernels.describe());
     printf("data %s: %lld tokens; a step is %ld sequences of %ld in %ld micro-step%s\n", c->data, (long long)tokens,
            c->batch, c->seq, c->accumulate, c->accumulate > 1 ? "s" : "");
     printf("mesh");
@@ -103,7 +104,9 @@ void run_pause(const char *format, ...)
         for (int r = 0; r < group_size(control); r++) printf("  rank %d: %s\n", r, lines + r * LINE);
         printf("  [Enter] ");
         fflush(stdout);
-        for (int c = getchar(); c != '\n' && c != EOF;) c = getchar();
+        int c = getchar();
+        while (c != '\n' && c != EOF) c = getchar();
+        if (!isatty(STDIN_FILENO)) printf("\n"); /* the terminal has not echoed it */
     }
     free(lines);
     comm_barrier(control);

@@ -135,7 +135,17 @@ double tensor_at(const Tensor *t, size_t i)
     }
 }
 
-const char *safetensors_load_weights(Params *params, const char *dir)
+/* Element by element: files hold several types, and the backend's memory may not be the host's. */
+static void load_view(Params *params, const View *v, const Tensor *t, const Kernels *kernels)
+{
+    acc *host = malloc(v->size * sizeof *host);
+    if (!host) fatal("out of memory for %s", v->name);
+    for (size_t i = 0; i < v->size; i++) host[i] = (acc)tensor_at(t, i);
+    kernels->upload(params->master + v->offset, host, v->size * sizeof *host);
+    free(host);
+}
+
+const char *safetensors_load_weights(Params *params, const Kernels *kernels, const char *dir)
 {
     char path[4096];
     Safetensors *file;
@@ -149,8 +159,9 @@ const char *safetensors_load_weights(Params *params, const char *dir)
         else if (t->dims != (v->vector ? 1 : 2) || t->shape[t->dims - 1] != v->cols || t->count != v->size)
             complaint = complain("%s: %s has not the shape that config.json gives it", path, v->name);
         else
-            for (size_t i = 0; i < v->size; i++) params->weights[v->offset + i] = (real)tensor_at(t, i);
+            load_view(params, v, t, kernels);
     }
+    if (!complaint) kernels->cast(params->weights, params->master, params->count);
     safetensors_close(file);
     return complaint;
 }
@@ -164,20 +175,20 @@ static void add_entries(cJSON *header, const Params *params, const char *prefix,
         char name[96];
         snprintf(name, sizeof name, "%s.%s", prefix, v->name);
         cJSON *entry = cJSON_AddObjectToObject(header, name);
-        cJSON_AddStringToObject(entry, "dtype", sizeof(real) == 8 ? "F64" : "F32");
+        cJSON_AddStringToObject(entry, "dtype", sizeof(acc) == 8 ? "F64" : "F32");
         cJSON *shape = cJSON_AddArrayToObject(entry, "shape");
         if (!v->vector) cJSON_AddItemToArray(shape, cJSON_CreateNumber(v->rows));
         cJSON_AddItemToArray(shape, cJSON_CreateNumber(v->cols));
         cJSON *offsets = cJSON_AddArrayToObject(entry, "data_offsets");
         cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)*offset));
-        *offset += v->size * sizeof(real);
+        *offset += v->size * sizeof(acc);
         cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)*offset));
     }
 }
 
-const char *dump_open(Dump *dump, const char *path, const Params *params)
+const char *dump_open(Dump *dump, const char *path, const Params *params, const Kernels *kernels)
 {
-    *dump = (Dump){.file = fopen(path, "wb"), .path = path};
+    *dump = (Dump){.file = fopen(path, "wb"), .path = path, .kernels = *kernels};
     if (!dump->file) return complain("--dump %s: %s", path, strerror(errno));
     size_t offset = 0;
     cJSON *header = cJSON_CreateObject();
@@ -192,16 +203,29 @@ const char *dump_open(Dump *dump, const char *path, const Params *params)
     return NULL;
 }
 
-/* The views lie in the flat buffers in the table's order, so each half of the file is one write. */
+/* The views lie in the flat buffers in the table's order, so each half of the file is one run. */
+static void dump_flat(Dump *dump, const acc *flat, size_t count)
+{
+    enum { CHUNK = 1 << 20 };
+    acc *host = malloc(CHUNK * sizeof *host);
+    if (!host) fatal("out of memory for --dump");
+    for (size_t begin = 0; begin < count; begin += CHUNK) {
+        size_t n = count - begin < CHUNK ? count - begin : CHUNK;
+        dump->kernels.download(host, flat + begin, n * sizeof *host);
+        fwrite(host, sizeof *host, n, dump->file);
+    }
+    free(host);
+}
+
 void dump_gradients(Dump *dump, const Params *params)
 {
-    if (dump->file) fwrite(params->grads, sizeof *params->grads, params->count, dump->file);
+    if (dump->file) dump_flat(dump, params->grads, params->count);
 }
 
 void dump_weights(Dump *dump, const Params *params)
 {
     if (!dump->file) return;
-    fwrite(params->weights, sizeof *params->weights, params->count, dump->file);
+    dump_flat(dump, params->master, params->count);
     int bad = ferror(dump->file);
     if (fclose(dump->file) != 0 || bad) fatal("--dump %s: %s", dump->path, strerror(errno));
     dump->file = NULL;

@@ -32,17 +32,18 @@ double tensor_at(const Tensor *tensor, size_t i);
 
 /* Loads every weight from DIR/model.safetensors. Returns NULL, or a complaint about a missing file, a missing tensor or a
  * shape that is not the model's. */
-const char *safetensors_load_weights(Params *params, const char *dir);
+const char *safetensors_load_weights(Params *params, const Kernels *kernels, const char *dir);
 
 /* --- --dump: gradients of the first step and final weights, named grad.NAME and final.NAME --- */
 
 typedef struct {
     FILE *file; /* NULL: no dump */
     const char *path;
+    Kernels kernels;
 } Dump;
 
 /* Writes the header. Returns NULL or a complaint. Call on one rank. */
-const char *dump_open(Dump *dump, const char *path, const Params *params);
+const char *dump_open(Dump *dump, const char *path, const Params *params, const Kernels *kernels);
 
 void dump_gradients(Dump *dump, const Params *params);
 

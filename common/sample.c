@@ -10,7 +10,7 @@
 #include "rng.h"
 
 /* Draws from softmax(logits / temperature), with u uniform in [0, 1). */
-static int draw(const real *logits, int vocab, double u)
+static int draw(const float *logits, int vocab, double u)
 {
     const double temperature = 0.8;
     double top = -INFINITY, total = 0, sum = 0;
@@ -43,24 +43,33 @@ void sample_print(Model *model, const char *prompt, long count, int seq, uint64_
     if (n == 0) text[n++] = 0;
     for (int i = 0; i < n && prints; i++) print_token(text[i], V);
 
-    Rows rows = rows_create(seq);
+    Rows host = rows_create_host(seq), rows = rows_create(seq);
+    float *logits = malloc((size_t)V * sizeof *logits);
+    real *row = malloc((size_t)V * sizeof *row);
+    if (!logits || !row) fatal("out of memory for --sample %ld", count);
     for (long s = 0; s < count; s++) {
         int window = n < seq ? n : seq;
-        Rows last = rows_slice(&rows, 0, window);
         for (int t = 0; t < window; t++) {
-            last.token[t] = text[n - window + t];
-            last.label[t] = -1;
-            last.position[t] = last.id[t] = t;
-            last.lo[t] = 0;
-            last.hi[t] = t + 1;
+            host.token[t] = text[n - window + t];
+            host.label[t] = -1;
+            host.position[t] = host.id[t] = t;
+            host.lo[t] = 0;
+            host.hi[t] = t + 1;
         }
+        rows_upload(&model->kernels, &rows, &host);
+        Rows last = rows_slice(&rows, 0, window);
         model_forward(model, &last);
+        model->kernels.download(row, model->logits + (size_t)(window - 1) * (size_t)V, (size_t)V * sizeof *row);
+        for (int i = 0; i < V; i++) logits[i] = real_value(row[i]);
         double u = rng_uniform(seed, rng_stream("sample"), (uint64_t)s);
-        text[n] = draw(model->logits + (size_t)(window - 1) * (size_t)V, V, u);
+        text[n] = draw(logits, V, u);
         if (prints) print_token(text[n], V);
         n++;
     }
     if (prints) printf("\n");
     rows_free(&rows);
+    rows_free_host(&host);
     free(text);
+    free(row);
+    free(logits);
 }

@@ -10,7 +10,7 @@ enum { RANKS_DRAWN = 64 };
 static void show_mesh(Shape shape)
 {
     int ranks = shape_ranks(shape);
-    printf("%d ranks:", ranks);
+    printf("%d rank%s:", ranks, ranks > 1 ? "s" : "");
     for (int a = 0; a < AXES; a++) printf(" %s=%d", axis_name((Axis)a), shape.size[a]);
     printf(" (the first axis varies fastest)\n\nrank");
     for (int a = 0; a < AXES; a++) printf("  %4s", axis_name((Axis)a));
@@ -44,8 +44,8 @@ static void show_shards(const ModelConfig *model, Shape shape)
         const View *v = &p.view[n];
         char text[32];
         snprintf(text, sizeof text, v->vector ? "[%d]" : "[%d, %d]", v->vector ? v->cols : v->rows, v->cols);
-        printf("%-50s %14s %12zu  all rows on ranks 0 to %d, gradient partial over dp\n", v->name, text, v->size,
-               ranks - 1);
+        printf("%-50s %14s %12zu  %s\n", v->name, text, v->size,
+               ranks > 1 ? "whole on every rank; its gradient partial over dp" : "whole");
     }
     printf("%zu parameters; every rank holds all of them\n", p.count);
     params_free(&p);
@@ -54,7 +54,7 @@ static void show_shards(const ModelConfig *model, Shape shape)
 static void show_memory(const Expected *expected, Shape shape)
 {
     size_t total = 0;
-    printf("each of %d ranks holds\n", shape_ranks(shape));
+    printf("each rank of %d holds\n", shape_ranks(shape));
     for (int c = 0; c < MEMORY_TWIN; c++) {
         printf("  %-12s %16zu bytes  %10.2f MiB\n", memory_category_name((MemoryCategory)c), expected->memory[c],
                (double)expected->memory[c] / 1048576);

@@ -21,6 +21,7 @@ typedef struct {
 } Event;
 
 static const char *path; /* NULL: off */
+static FILE *file;       /* on rank 0 */
 static Event *events;
 static int event_count;
 static double zero;
@@ -50,14 +51,23 @@ double trace_clock(void)
     return monotonic() - zero;
 }
 
-void trace_open(const char *path_)
+const char *trace_open(const char *path_)
 {
+    if (comm_world_rank() == 0 && !(file = fopen(path_, "w")))
+        return complain("--trace %s: %s", path_, strerror(errno));
     events = malloc(EVENTS_MAX * sizeof *events);
     if (!events) fatal("--trace: no memory for %d events", EVENTS_MAX);
-    comm_barrier(comm_control());
-    zero = monotonic();
     lane_count = 1;
     path = path_;
+    return NULL;
+}
+
+void trace_start(void)
+{
+    if (!path) return;
+    comm_barrier(comm_control());
+    zero = monotonic();
+    event_count = 0;
 }
 
 static void record(const char *name, double begin, double end, int lane, size_t bytes)
@@ -135,12 +145,7 @@ void trace_write(void)
 {
     if (!path) return;
     Group *control = comm_control();
-    FILE *f = NULL;
-    int64_t error = 0;
-    if (group_rank(control) == 0 && !(f = fopen(path, "w"))) error = errno;
-    comm_broadcast(control, &error, 1, COMM_INT64, 0);
-    if (error) fatal("--trace %s: %s", path, strerror((int)error));
-
+    FILE *f = file;
     if (f) fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     for (int r = 0; r < group_size(control); r++) {
         size_t size = 0;

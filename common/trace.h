@@ -6,10 +6,14 @@
 
 #include <stddef.h>
 
-/* [all ranks] Starts recording, for trace_write() to save in `path`; all ranks start their clocks together. */
-void trace_open(const char *path);
+/* Switches recording on, for trace_write() to save in `path`. Returns NULL, or a complaint on rank 0 if the file cannot be
+ * written. */
+const char *trace_open(const char *path);
 
-/* Seconds on this rank's clock; after trace_open, since that call. */
+/* [all ranks] All ranks start their clocks together. */
+void trace_start(void);
+
+/* Seconds on this rank's clock; since trace_start, if it was called. */
 double trace_clock(void);
 
 /* Opens and closes a span of compute. Spans nest. */
@@ -19,5 +23,5 @@ void trace_end(void);
 /* A collective that was started at `started` (trace_clock) and is seen to be done now. */
 void trace_collective(const char *group, const char *kind, size_t bytes, double started);
 
-/* [all ranks] Rank 0 collects all events and writes the file. Fails, naming the file, if it cannot. */
+/* [all ranks] Rank 0 collects all events and writes the file. */
 void trace_write(void);

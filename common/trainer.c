@@ -26,7 +26,7 @@ void trainer_check(Trainer *t, Shape shape)
 {
     if (t->config.world && !*t->config.show) agree(complain("--world %ld: goes with --show", t->config.world));
     agree(shape_check(shape, trainer_ranks(t)));
-    agree(config_finish(&t->config, shape.size[AXIS_FSDP] * shape.size[AXIS_DP]));
+    agree(config_finish(&t->config, shape.size[AXIS_FSDP] * shape.size[AXIS_DP], comm_local_rank()));
 }
 
 Expected trainer_expect(const Trainer *t, Shape shape)
@@ -38,7 +38,8 @@ Expected trainer_expect(const Trainer *t, Shape shape)
     Expected e = {0};
     e.memory[MEMORY_ACTIVATIONS] =
         model_activation_bytes(&c->architecture, step_rows / (size_t)c->accumulate) + 6 * sizeof(int) * step_rows;
-    if (config_optimizer(c).kind == OPTIMIZER_ADAMW) e.memory[MEMORY_OPTIMIZER] = 2 * p.count * sizeof(acc);
+    e.memory[MEMORY_OPTIMIZER] = sizeof(StepScalars);
+    if (config_optimizer(c).kind == OPTIMIZER_ADAMW) e.memory[MEMORY_OPTIMIZER] += 2 * p.count * sizeof(acc);
     expect(&e, "data", COMM_ALL_REDUCE, 2 * (double)c->steps, 16 * (double)c->steps, data_ranks);
     params_free(&p);
     return e;
@@ -48,22 +49,23 @@ void trainer_open(Trainer *t, Shape shape)
 {
     Config *c = &t->config;
     t->mesh = mesh_create(comm_world(), shape);
+    memory_use(&c->kernels);
     int rank = group_rank(t->mesh.world), ranks = group_size(t->mesh.world);
     agree(data_open(&t->data, c->data, c->architecture.vocab, (int)c->seq, rank, ranks));
     uint64_t fingerprint = data_fingerprint(t->data);
     bool same = comm_same_bits(t->mesh.world, &fingerprint, sizeof fingerprint);
     agree(same ? NULL : complain("--data %s: the ranks do not read the same tokens", c->data));
-    t->batch = batch_create(t->data, config_data_order(c), (int)c->accumulate, t->mesh.data);
+    t->batch = batch_create(t->data, config_data_order(c), (int)c->accumulate, t->mesh.data_group, &c->kernels);
     t->model = model_create(&c->architecture, &c->kernels, t->batch.sequences * (int)c->seq);
     if (c->pretrained)
-        agree(safetensors_load_weights(&t->model->params, c->model));
+        agree(safetensors_load_weights(&t->model->params, &c->kernels, c->model));
     else
-        params_init(&t->model->params, (uint64_t)c->seed);
-    t->optimizer = optimizer_create(config_optimizer(c), &t->model->params);
+        params_init(&t->model->params, &c->kernels, (uint64_t)c->seed);
+    t->optimizer = optimizer_create(config_optimizer(c), &t->model->params, &c->kernels);
 
     int64_t area = (int64_t)c->batch * c->seq * (c->seq + 1) / 2; /* causal, whole sequences */
     agree(metrics_open(&t->metrics, c, t->scheme, &t->mesh, area));
-    agree(*c->dump && first_rank() ? dump_open(&t->dump, c->dump, &t->model->params) : NULL);
+    agree(*c->dump && first_rank() ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels) : NULL);
     run_begin(c, &t->mesh, t->model->params.count, data_tokens(t->data));
 }
 

@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "error.h"
 #include "memory.h"
@@ -31,15 +30,28 @@ struct Verify {
     Batch whole;         /* on rank 0: the batch of all ranks */
     Model *twin;         /* on rank 0 */
     Optimizer optimizer; /* on rank 0 */
-    acc *tensor;         /* the tensor being compared, from rank 0 */
+    Kernels kernels;
+    double twin_loss;   /* of this step, on all ranks */
+    acc *mine, *theirs; /* on the host: the tensor being compared, this rank's and the twin's */
     Finding loss, gradient, weight;
-    Finding gradient_drift, weight_drift; /* not judged */
-    char unequal[96];                     /* a parameter whose replicas differ */
+    Finding loss_drift, gradient_drift, weight_drift; /* not judged */
+    char unequal[96];                                 /* a parameter whose replicas differ */
 };
 
 static bool have_twin(void)
 {
     return group_rank(comm_control()) == 0;
+}
+
+/* The twin starts from the run's own weights, which may have been loaded from a file. */
+static void copy_weights(Verify *v, Params *to, const Params *from)
+{
+    for (int n = 0; n < from->views; n++) {
+        const View *view = &from->view[n];
+        v->kernels.download(v->mine, from->master + view->offset, view->size * sizeof *v->mine);
+        v->kernels.upload(to->master + view->offset, v->mine, view->size * sizeof *v->mine);
+    }
+    v->kernels.cast(to->weights, to->master, to->count);
 }
 
 Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Group *replicas)
@@ -50,27 +62,27 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
     v->steps = steps < optimizer.steps ? steps : optimizer.steps;
     v->config = optimizer;
     v->replicas = replicas;
+    v->kernels = model->kernels;
     size_t largest = 0;
     for (int n = 0; n < model->params.views; n++)
         if (model->params.view[n].size > largest) largest = model->params.view[n].size;
+    v->mine = malloc(largest * sizeof *v->mine);
+    v->theirs = malloc(largest * sizeof *v->theirs);
+    if (!v->mine || !v->theirs) fatal("out of memory for --verify");
+    if (!have_twin()) return v;
 
     memory_charge_twin(1);
-    v->tensor = memory_alloc(largest * sizeof *v->tensor, MEMORY_TWIN);
-    if (have_twin()) {
-        v->whole = batch_create(batch->data, batch->order, batch->accumulate, NULL);
-        v->twin = model_create(&model->config, &model->kernels, v->whole.sequences * v->whole.order.seq);
-        v->optimizer = optimizer_create(optimizer, &v->twin->params);
-        memcpy(v->twin->params.weights, model->params.weights, model->params.count * sizeof(real));
-    }
+    v->whole = batch_create(batch->data, batch->order, batch->accumulate, NULL, &model->kernels);
+    v->twin = model_create(&model->config, &model->kernels, v->whole.sequences * v->whole.order.seq);
+    v->optimizer = optimizer_create(optimizer, &v->twin->params, &model->kernels);
     memory_charge_twin(0);
+    copy_weights(v, &v->twin->params, &model->params);
     return v;
 }
 
 static void end_twin(Verify *v)
 {
-    memory_free(v->tensor);
-    v->tensor = NULL;
-    if (!have_twin()) return;
+    if (!v->twin) return;
     optimizer_free(&v->optimizer);
     model_free(v->twin);
     batch_free(&v->whole);
@@ -105,35 +117,36 @@ static void note(Finding *f, double error, double bound, const char *what, long 
     snprintf(f->where, sizeof f->where, "%s at step %ld", what, step + 1);
 }
 
-/* [all ranks] Compares every tensor with the twin's, which lies in `theirs` on rank 0, and notes the worst. */
+/* The largest entry of all the twin's tensors. */
+static double largest_entry(Verify *v, const Params *params, const acc *theirs)
+{
+    double largest = 0;
+    for (int n = 0; n < params->views && theirs; n++) {
+        const View *view = &params->view[n];
+        v->kernels.download(v->theirs, theirs + view->offset, view->size * sizeof *v->theirs);
+        for (size_t i = 0; i < view->size; i++) largest = fmax(largest, fabs((double)v->theirs[i]));
+    }
+    comm_broadcast(comm_control(), &largest, 1, COMM_DOUBLE, 0);
+    return largest;
+}
+
+/* [all ranks] Compares every tensor of `ours` with the twin's, `theirs` on rank 0 and NULL elsewhere; notes the worst. */
 static void compare_all(Verify *v, const Params *params, const acc *ours, const acc *theirs, Finding *finding,
                         double bound, long step)
 {
     Group *control = comm_control();
-    double largest_of_all = 0;
-    if (theirs)
-        for (size_t i = 0; i < params->count; i++) largest_of_all = fmax(largest_of_all, fabs((double)theirs[i]));
-    comm_broadcast(control, &largest_of_all, 1, COMM_DOUBLE, 0);
+    double largest_of_all = largest_entry(v, params, theirs);
     for (int n = 0; n < params->views; n++) {
         const View *view = &params->view[n];
-        if (theirs) memcpy(v->tensor, theirs + view->offset, view->size * sizeof *v->tensor);
-        comm_broadcast(control, v->tensor, view->size, COMM_ACC, 0);
+        size_t bytes = view->size * sizeof(acc);
+        if (theirs) v->kernels.download(v->theirs, theirs + view->offset, bytes);
+        comm_broadcast(control, v->theirs, view->size, COMM_ACC, 0);
+        v->kernels.download(v->mine, ours + view->offset, bytes);
         double difference, largest;
-        verify_compare(ours + view->offset, v->tensor, view->size, &difference, &largest);
+        verify_compare(v->mine, v->theirs, view->size, &difference, &largest);
         double error = verify_error(difference, largest, largest_of_all);
         comm_all_reduce(control, &error, 1, COMM_DOUBLE, COMM_MAX);
         note(finding, error, bound, view->name, step);
-    }
-}
-
-/* [all ranks] Replicas must agree to the bit. */
-static void compare_replicas(Verify *v, const Params *params)
-{
-    for (int n = 0; n < params->views; n++) {
-        const View *view = &params->view[n];
-        int64_t differ = !comm_same_bits(v->replicas, params->weights + view->offset, view->size * sizeof(real));
-        comm_all_reduce(comm_control(), &differ, 1, COMM_INT64, COMM_MAX);
-        if (differ && !v->unequal[0]) snprintf(v->unequal, sizeof v->unequal, "%s", view->name);
     }
 }
 
@@ -142,37 +155,41 @@ static void compare_replicas(Verify *v, const Params *params)
 static double twin_step(Verify *v, long step)
 {
     Model *twin = v->twin;
-    double loss = 0;
     batch_read(&v->whole, step);
     model_zero_grads(twin);
     for (int m = 0; m < v->whole.accumulate; m++) {
         Rows rows = batch_micro_step(&v->whole, m);
         model_forward(twin, &rows);
-        loss += model_loss(twin, &rows, batch_scale(&v->whole));
+        model_loss(twin, &rows, batch_scale(&v->whole));
         model_backward(twin, &rows);
     }
-    return loss;
+    return model_read_loss(twin);
 }
 
-void verify_gradients(Verify *v, const Model *model, long step, double loss)
+void verify_gradients(Verify *v, const Model *model, long step)
 {
     if (!v || step >= v->steps) return;
     watchdog_pause();
-    double error = 0;
-    if (have_twin()) {
-        double twin_loss = twin_step(v, step);
-        error = fabs(loss - twin_loss) / fmax(fabs(twin_loss), 1e-3);
-        if (isnan(error)) error = INFINITY;
-    }
-    comm_broadcast(comm_control(), &error, 1, COMM_DOUBLE, 0);
-    double bound = step == 0 ? BOUND_FIRST : BOUND_LATER;
-    note(&v->loss, error, bound, "the loss", step);
+    if (have_twin()) v->twin_loss = twin_step(v, step);
+    comm_broadcast(comm_control(), &v->twin_loss, 1, COMM_DOUBLE, 0);
 
     bool judged = step == 0 || JUDGE_LATER;
+    double bound = step == 0 ? BOUND_FIRST : BOUND_LATER;
     const acc *theirs = have_twin() ? v->twin->params.grads : NULL;
     compare_all(v, &model->params, model->params.grads, theirs, judged ? &v->gradient : &v->gradient_drift,
                 judged ? bound : INFINITY, step);
     watchdog_resume();
+}
+
+void verify_loss(Verify *v, long step, double loss)
+{
+    if (!v || step >= v->steps) return;
+    double error = fabs(loss - v->twin_loss) / fmax(fabs(v->twin_loss), 1e-3);
+    if (isnan(error)) error = INFINITY;
+    if (step == 0 || JUDGE_LATER)
+        note(&v->loss, error, step == 0 ? BOUND_FIRST : BOUND_LATER, "the loss", step);
+    else
+        note(&v->loss_drift, error, INFINITY, "the loss", step);
 }
 
 void verify_weights(Verify *v, const Model *model, long step)
@@ -180,13 +197,17 @@ void verify_weights(Verify *v, const Model *model, long step)
     if (!v || step >= v->steps) return;
     watchdog_pause();
     if (have_twin()) {
-        Params *p = &v->twin->params;
-        optimizer_step(&v->optimizer, p, &v->twin->kernels, step, optimizer_grad_norm(p, &v->twin->kernels));
+        optimizer_measure(&v->optimizer, &v->twin->params, step);
+        optimizer_step(&v->optimizer, &v->twin->params);
     }
-    const acc *theirs = have_twin() ? v->twin->params.weights : NULL;
-    compare_all(v, &model->params, model->params.weights, theirs, JUDGE_LATER ? &v->weight : &v->weight_drift,
+    const acc *theirs = have_twin() ? v->twin->params.master : NULL;
+    compare_all(v, &model->params, model->params.master, theirs, JUDGE_LATER ? &v->weight : &v->weight_drift,
                 JUDGE_LATER ? BOUND_LATER : INFINITY, step);
-    compare_replicas(v, &model->params);
+
+    const char *unequal = params_unequal(&model->params, &model->kernels, v->replicas);
+    int64_t differ = unequal != NULL;
+    comm_all_reduce(comm_control(), &differ, 1, COMM_INT64, COMM_MAX);
+    if (differ && !v->unequal[0]) snprintf(v->unequal, sizeof v->unequal, "%s", unequal ? unequal : "a parameter");
     v->done = step + 1;
     if (v->done == v->steps) end_twin(v);
     watchdog_resume();
@@ -204,15 +225,17 @@ int verify_report(Verify *v)
         for (int f = 0; f < 3; f++)
             if (judged[f]->failed) printf("verify: %s is off by %.1e\n", judged[f]->where, judged[f]->error);
         if (!JUDGE_LATER)
-            printf("verify: drift after %ld steps, not judged: grad %.1e  weights %.1e\n", v->done,
-                   v->gradient_drift.error, v->weight_drift.error);
+            printf("verify: drift after %ld steps, not judged: loss %.1e  grad %.1e  weights %.1e\n", v->done,
+                   v->loss_drift.error, v->gradient_drift.error, v->weight_drift.error);
         printf("verify: %s  loss %.1e  grad %.1e", failed ? "FAIL" : "PASS", v->loss.error, v->gradient.error);
         if (JUDGE_LATER)
             printf("  weights %.1e  (bounds %.0e, %.0e)\n", v->weight.error, BOUND_FIRST, BOUND_LATER);
         else
-            printf("  weights equal on all ranks  (bound %.0e)\n", BOUND_FIRST);
+            printf("  weights %s on all ranks  (bound %.0e)\n", v->unequal[0] ? "not equal" : "equal", BOUND_FIRST);
     }
-    if (v->tensor) end_twin(v);
+    end_twin(v);
+    free(v->mine);
+    free(v->theirs);
     free(v);
     return failed;
 }

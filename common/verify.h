@@ -10,8 +10,7 @@
  * 1e-3 fp32 would be asked for a sixth of one.
  *
  * Judged: in fp64 loss and gradients of step 1 to 1e-12, what comes after the first optimizer step to 1e-9; in fp32 loss
- * and gradients of step 1 to 1e-5, while later gradients and the weights are printed as drift, because AdamW amplifies
- * rounding. In every precision the replicas' weights must be equal to each other bit for bit.
+ * and gradients of step 1 to 1e-5, while what comes later is printed as drift, because AdamW amplifies rounding. In every precision the replicas' weights must be equal to each other bit for bit.
  */
 #pragma once
 
@@ -22,12 +21,15 @@
 
 typedef struct Verify Verify;
 
-/* [all ranks] NULL if steps is 0. Creates the twin on rank 0, with `seed`'s weights or a copy of the model's if it was
- * loaded. `replicas`: the ranks whose weights must be equal bit for bit. Its memory is charged to the twin. */
+/* [all ranks] NULL if steps is 0. Creates the twin on rank 0, with a copy of the model's weights. `replicas`: the ranks
+ * whose weights must be equal bit for bit. Its memory is charged to the twin. */
 Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Group *replicas);
 
-/* [all ranks] Call with the reduced gradients, before clipping, and with the global loss. */
-void verify_gradients(Verify *verify, const Model *model, long step, double loss);
+/* [all ranks] Call with the reduced gradients, before clipping. */
+void verify_gradients(Verify *verify, const Model *model, long step);
+
+/* Call after verify_gradients, with the loss over all ranks. */
+void verify_loss(Verify *verify, long step, double loss);
 
 /* [all ranks] Call after the optimizer. Ends the twin after the last verified step. */
 void verify_weights(Verify *verify, const Model *model, long step);

@@ -69,17 +69,16 @@ Group *first_ranks(int ranks)
 /* The training step of main.c, with the scheme or without (NULL); the batch is read. Returns the loss of these rows. */
 static double accumulate_gradients(Model *model, const Batch *batch, Ddp *ddp)
 {
-    double loss = 0;
     model_zero_grads(model);
     for (int m = 0; m < batch->accumulate; m++) {
         Rows rows = batch_micro_step(batch, m);
         if (ddp) ddp_begin(ddp, m == batch->accumulate - 1);
         model_forward(model, &rows);
-        loss += model_loss(model, &rows, batch_scale(batch));
+        model_loss(model, &rows, batch_scale(batch));
         model_backward(model, &rows);
     }
     if (ddp) ddp_finish(ddp);
-    return loss;
+    return model_read_loss(model);
 }
 
 /* The worst error over all tensors. */
@@ -96,13 +95,17 @@ static double worst(const Params *p, const acc *ours, const acc *theirs)
     return worst_error;
 }
 
-static bool counts_as_expected(const DdpCase *c, Group *group, CommCount before, long steps)
+/* Of one step, whose counters stood at `before` when it began. */
+static void compare_counts(DdpOutcome *out, const DdpCase *c, Group *group, CommCount before)
 {
     Expected e = {0};
-    ddp_expect(&e, &c->model, c->options, c->ranks, steps);
+    ddp_expect(&e, &c->model, c->options, c->ranks, 1);
     CommCount now = group_count(group, COMM_ALL_REDUCE);
-    return (double)(now.calls - before.calls) == e.comm[0].calls &&
-           fabs(now.payload - before.payload - e.comm[0].payload) <= 1e-9 * e.comm[0].payload;
+    out->calls = now.calls - before.calls;
+    out->calls_expected = (long)e.comm[0].calls;
+    if (out->calls != out->calls_expected) out->counts_equal = false;
+    if (!(fabs(now.payload - before.payload - e.comm[0].payload) <= 1e-9 * e.comm[0].payload))
+        out->counts_equal = false;
 }
 
 static DdpOutcome train(const DdpCase *c, Group *group, const Data *data)
@@ -122,17 +125,18 @@ static DdpOutcome train(const DdpCase *c, Group *group, const Data *data)
                               .eps = 1e-8};
     Kernels kernels = kernels_cpu();
 
-    Batch mine = batch_create(data, order, c->accumulate, group),
-          whole = batch_create(data, order, c->accumulate, NULL);
+    Batch mine = batch_create(data, order, c->accumulate, group, &kernels),
+          whole = batch_create(data, order, c->accumulate, NULL, &kernels);
     Model *model = model_create(&c->model, &kernels, mine.sequences * c->seq);
     Model *twin = model_create(&c->model, &kernels, whole.sequences * c->seq);
-    params_init(&model->params, (uint64_t)c->seed);
-    params_init(&twin->params, (uint64_t)c->seed);
+    params_init(&model->params, &kernels, (uint64_t)c->seed);
+    params_init(&twin->params, &kernels, (uint64_t)c->seed);
     Ddp ddp = ddp_create(&model->params, group, c->options);
     model->seams.parameters = ddp_seam(&ddp);
-    Optimizer ours = optimizer_create(config, &model->params), theirs = optimizer_create(config, &twin->params);
+    Optimizer ours = optimizer_create(config, &model->params, &kernels),
+              theirs = optimizer_create(config, &twin->params, &kernels);
 
-    out.replicas_equal = ddp_check_start(&ddp) == NULL;
+    out.replicas_equal = ddp_check_start(&ddp, &kernels) == NULL;
     for (long step = 0; step < 2; step++) {
         comm_uncounted(1); /* the count of labels shares this group here; in the trainer it has its own */
         batch_read(&mine, step);
@@ -140,22 +144,23 @@ static DdpOutcome train(const DdpCase *c, Group *group, const Data *data)
         batch_read(&whole, step);
         CommCount before = group_count(group, COMM_ALL_REDUCE);
         double loss = accumulate_gradients(model, &mine, &ddp), want = accumulate_gradients(twin, &whole, NULL);
-        out.counts_equal = out.counts_equal && counts_as_expected(c, group, before, 1);
+        compare_counts(&out, c, group, before);
         comm_uncounted(1);
         comm_all_reduce(group, &loss, 1, COMM_DOUBLE, COMM_SUM);
         comm_uncounted(0);
 
-        double norm = optimizer_grad_norm(&model->params, &kernels);
+        optimizer_measure(&ours, &model->params, step);
+        optimizer_measure(&theirs, &twin->params, step);
         double error = worst(&model->params, model->params.grads, twin->params.grads);
         if (step == 0) {
             out.loss = fabs(loss - want) / fmax(fabs(want), 1e-3);
             out.gradient = error;
-            out.norm = norm;
+            out.norm = optimizer_read_norm(&ours);
         } else {
             out.later_gradient = error;
         }
-        optimizer_step(&ours, &model->params, &kernels, step, norm);
-        optimizer_step(&theirs, &twin->params, &kernels, step, optimizer_grad_norm(&twin->params, &kernels));
+        optimizer_step(&ours, &model->params);
+        optimizer_step(&theirs, &twin->params);
     }
     out.weight = worst(&model->params, model->params.weights, twin->params.weights);
     out.replicas_equal =
@@ -179,9 +184,11 @@ DdpOutcome run_ddp_case(const DdpCase *c, const char *path)
         data_close(data);
     }
     /* the worst of all ranks, on all ranks */
-    double errors[] = {out.loss, out.gradient, out.later_gradient, out.weight, out.norm};
+    double *errors[] = {&out.loss, &out.gradient, &out.later_gradient, &out.weight, &out.norm};
+    for (int e = 0; e < 5; e++) comm_all_reduce(comm_control(), errors[e], 1, COMM_DOUBLE, COMM_MAX);
     int64_t wrong[] = {!out.replicas_equal, !out.counts_equal};
-    comm_all_reduce(comm_control(), errors, 5, COMM_DOUBLE, COMM_MAX);
     comm_all_reduce(comm_control(), wrong, 2, COMM_INT64, COMM_MAX);
-    return (DdpOutcome){errors[0], errors[1], errors[2], errors[3], errors[4], !wrong[0], !wrong[1]};
+    out.replicas_equal = !wrong[0];
+    out.counts_equal = !wrong[1];
+    return out;
 }

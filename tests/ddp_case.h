@@ -23,6 +23,7 @@ typedef struct {
     double later_gradient, weight;     /* of step 2, and after it */
     double norm;                       /* the gradient norm of step 1, the same on all ranks */
     bool replicas_equal, counts_equal; /* weights bit for bit; the collectives' counts and payload by formula */
+    long calls, calls_expected;        /* of a step */
 } DdpOutcome;
 
 /* [all ranks of the world] A group called dp of the first `ranks` ranks; NULL on the others. Made once for each size. */

@@ -29,5 +29,5 @@ run() {
     shift
     timeout -k 5 120 $MPIRUN -q -n "$ranks" "$@" > "$work/out" 2> "$work/err.all" < /dev/null
     status=$?
-    grep -vE '^-----|^$|^Primary job|^a non-zero exit|^mpirun |^the job to be|^  Process name|^  Exit code' "$work/err.all" > "$work/err"
+    grep -vE '^\[hwloc|^-----|^$|^Primary job|^a non-zero exit|^mpirun |^the job to be|^  Process name|^  Exit code' "$work/err.all" > "$work/err"
 }

@@ -33,7 +33,10 @@ run_binary() { # build, test, ranks
     passed=$((passed + good))
     failed=$((failed + bad))
     if [ "$bad" = 0 ]; then
+        local skipped
+        skipped=$(grep -c '^\[  SKIPPED \]' "$log")
         echo "ok   $2 ($1, $3 ranks): $good tests, $((SECONDS - start)) s"
+        [ "$skipped" -gt 0 ] && echo "     skipped $((skipped / 2)): $(head -1 "$log")"
     else
         echo "FAIL $2 ($1, $3 ranks), status $status:"
         cat "$log"

@@ -32,8 +32,10 @@ static ModelConfig random_config(Random *r, int max_seq)
 
 static double loss_of(Model *m, const Rows *rows)
 {
+    m->kernels.fill(m->loss_sum, 0, sizeof *m->loss_sum);
     model_forward(m, rows);
-    return model_loss(m, rows, 0.1);
+    model_loss(m, rows, 0.1);
+    return model_read_loss(m);
 }
 
 /* Every parameter's gradient, probed along a few of its entries. */
@@ -48,7 +50,7 @@ static void finite_differences(void **state)
         ModelConfig c = random_config(&r, seq);
         Rows rows = random_rows(&r, sequences, seq, c.vocab, (unsigned)round);
         Model *m = model_create(&c, &kernels, rows.count);
-        params_init(&m->params, 5);
+        params_init(&m->params, &kernels, 5);
         model_zero_grads(m);
         loss_of(m, &rows);
         model_backward(m, &rows);
@@ -83,7 +85,7 @@ static void packed_documents(void **state)
     ModelConfig c = random_config(&r, 8);
     Rows packed = random_rows(&r, 2, 8, c.vocab, 0); /* as separate sequences ... */
     Model *m = model_create(&c, &kernels, packed.count);
-    params_init(&m->params, 5);
+    params_init(&m->params, &kernels, 5);
     model_zero_grads(m);
     double apart = loss_of(m, &packed);
     model_backward(m, &packed);
@@ -123,7 +125,7 @@ static void no_counted_label(void **state)
     Rows rows = random_rows(&r, 2, 5, c.vocab, 0);
     for (int i = 0; i < rows.count; i++) rows.label[i] = -1;
     Model *m = model_create(&c, &kernels, rows.count);
-    params_init(&m->params, 5);
+    params_init(&m->params, &kernels, 5);
     model_zero_grads(m);
     assert_true(loss_of(m, &rows) == 0);
     model_backward(m, &rows);
@@ -268,7 +270,7 @@ static void full_seams_change_nothing(void **state)
     c.layers = 2;
     Rows rows = random_rows(&r, 3, 9, c.vocab, ROWS_DOCUMENTS | ROWS_MASKED);
     Model *m = model_create(&c, &kernels, rows.count);
-    params_init(&m->params, 5);
+    params_init(&m->params, &kernels, 5);
     model_zero_grads(m);
     double want_loss = loss_of(m, &rows);
     model_backward(m, &rows);

@@ -9,6 +9,7 @@
 #include "comm.h"
 #include "error.h"
 #include "kernels.h"
+#include "memory.h"
 #include "recorder.h"
 #include "rng.h"
 #include "verify.h"
@@ -24,6 +25,8 @@ static char token_file[64];
 int testing_run(const char *name, const struct CMUnitTest *tests, size_t count, int argc, char **argv)
 {
     comm_init(&argc, &argv);
+    Kernels kernels = kernels_cpu();
+    memory_use(&kernels);
     kernels_set_threads(1);
     watchdog_start(100); /* a hang is a failure that says where */
     bool first = comm_world_rank() == 0;

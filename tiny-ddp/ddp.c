@@ -81,8 +81,8 @@ void ddp_finish(Ddp *ddp)
     for (int b = 0; b < ddp->buckets; b++) wait(&ddp->bucket[b]);
 }
 
-const char *ddp_check_start(const Ddp *ddp)
+const char *ddp_check_start(const Ddp *ddp, const Kernels *kernels)
 {
-    bool same = comm_same_bits(ddp->group, ddp->params->weights, ddp->params->count * sizeof(real));
-    return same ? NULL : complain("the ranks start from different weights");
+    const char *unequal = params_unequal(ddp->params, kernels, ddp->group);
+    return unequal ? complain("the ranks start from different weights: %s", unequal) : NULL;
 }

@@ -5,11 +5,11 @@
  *
  * Invariant: between steps all replicas hold the same weights, bit for bit.
  *
- * Communication per step: P gradients, all-reduced once, whatever the number of micro-steps. Each of N ranks sends
- * 2 (N-1)/N P sizeof(acc) bytes, in as many calls as there are buckets.
+ * Communication per step: P gradients, all-reduced once, whatever the number of micro-steps. Each of R ranks sends
+ * 2 (R-1)/R P sizeof(acc) bytes, in as many calls as there are buckets.
  *
  * Memory per rank: that of a single device, P (sizeof(real) + 3 sizeof(acc)) for weights, gradients and AdamW, and the
- * activations of B / (A N) sequences. Nothing more: the gradients are reduced where they lie.
+ * activations of B / (A R) sequences. Nothing more: the gradients are reduced where they lie.
  *
  * Method: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
  */
@@ -53,7 +53,7 @@ ParameterSeam ddp_seam(Ddp *ddp);
 
 /* [all ranks] Returns NULL, or a complaint if the ranks do not start from the same weights. Nothing is sent to make them
  * equal: each rank draws them from the seed. */
-const char *ddp_check_start(const Ddp *ddp);
+const char *ddp_check_start(const Ddp *ddp, const Kernels *kernels);
 
 /* Call before each micro-step's forward pass. Only the last micro-step's backward pass reduces. */
 void ddp_begin(Ddp *ddp, bool last_micro_step);
@@ -69,4 +69,4 @@ OptionTable ddp_options(DdpOptions *options);
 void ddp_expect(Expected *expected, const ModelConfig *model, DdpOptions options, int ranks, long steps);
 
 /* Draws one step's compute and collectives (--show plan). */
-void ddp_show_plan(const ModelConfig *model, DdpOptions options, int ranks, long accumulate);
+void ddp_show_plan(const ModelConfig *model, DdpOptions options, long accumulate);

@@ -63,16 +63,17 @@ static void show_backward(const Params *p, DdpOptions options)
     if (options.bucket_mb == 0)
         printf("  finish                   all_reduce on dp: everything, %.2f MiB\n", bytes / 1048576);
     else if (options.overlap)
-        printf("  finish                   waits for buckets 0 to %d\n", bucket - 1);
+        printf("  finish                   waits for what is still under way\n");
 }
 
-void ddp_show_plan(const ModelConfig *model, DdpOptions options, int ranks, long accumulate)
+void ddp_show_plan(const ModelConfig *model, DdpOptions options, long accumulate)
 {
     Params p = params_table(model);
-    printf("one step on each of %d ranks (unit 0 is the root, unit 1 + l layer l)\n", ranks);
+    printf("one step on each rank (unit 0 is the root, unit 1 + l layer l)\n");
     if (accumulate > 1)
-        printf("micro-steps 1 to %ld: forward and backward; gradients add up, nothing is sent\n", accumulate - 1);
-    printf("micro-step %ld:\n", accumulate);
+        printf("the first %ld of %ld micro-steps: forward and backward; gradients add up, nothing is sent\n",
+               accumulate - 1, accumulate);
+    printf("the last micro-step:\n");
     printf("  forward    embedding, layers 0 to %d, head, loss\n", model->layers - 1);
     printf("  backward   head\n");
     show_backward(&p, options);

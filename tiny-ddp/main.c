@@ -12,52 +12,59 @@ int main(int argc, char **argv)
     DdpOptions options = {0};
     trainer_start(&t, argc, argv, "tiny-ddp/tiny-ddp", ddp_options(&options));
 
+    /* The grid of ranks: here just a line of them, along dp. What is wrong with the flags ends the run in trainer_check. */
     int ranks = options.dp ? (int)options.dp : trainer_ranks(&t);
     Shape shape = {{[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_FSDP] = 1, [AXIS_DP] = ranks}};
     trainer_check(&t, shape);
     const Config *config = &t.config;
+
+    /* What this run will send and hold, by formula: for --show and --ledger. */
     Expected expected = trainer_expect(&t, shape);
     ddp_expect(&expected, &config->architecture, options, ranks, config->steps);
     if (*config->show) {
         if (comm_world_rank() == 0 && !show(config, shape, &expected))
-            ddp_show_plan(&config->architecture, options, ranks, config->accumulate);
+            ddp_show_plan(&config->architecture, options, config->accumulate);
         return run_finish(0);
     }
-    trainer_open(&t, shape);
 
+    trainer_open(&t, shape); /* data, model, optimizer: as on a single device */
     Model *model = t.model;
     Params *params = &model->params;
+
+    /* The scheme: the ranks along dp, and a hook where a unit's gradients are complete. */
     Ddp ddp = ddp_create(params, mesh_group(&t.mesh, 1u << AXIS_DP, "dp"), options);
     model->seams.parameters = ddp_seam(&ddp);
-    agree(ddp_check_start(&ddp));
+    agree(ddp_check_start(&ddp, &model->kernels));
     trainer_begin(&t, ddp.group);
 
     for (long step = 0; step < config->steps; step++) {
         trace_begin("step %ld", step + 1);
         batch_read(&t.batch, step);
         model_zero_grads(model);
-        double loss = 0;
         for (int m = 0; m < t.batch.accumulate; m++) {
             Rows rows = batch_micro_step(&t.batch, m);
             ddp_begin(&ddp, m == t.batch.accumulate - 1);
             model_forward(model, &rows);
-            loss += model_loss(model, &rows, batch_scale(&t.batch));
-            run_pause("forward %d done; my rows' share of the loss so far: %.5f", m + 1, loss);
+            model_loss(model, &rows, batch_scale(&t.batch));
+            if (config->step) run_pause("forward %d done; my share of the loss: %.5f", m + 1, model_read_loss(model));
             model_backward(model, &rows);
             run_pause("backward %d done", m + 1);
         }
         ddp_finish(&ddp);
-        comm_all_reduce(t.mesh.data, &loss, 1, COMM_DOUBLE, COMM_SUM);
-        double norm = optimizer_grad_norm(params, &model->kernels);
-        run_pause("reduced; loss %.5f, norm of the gradients %.5f: now the same on all ranks", loss, norm);
+        optimizer_measure(&t.optimizer, params, step);
+        if (config->step) run_pause("reduced; norm of the gradients: %.5f", optimizer_read_norm(&t.optimizer));
 
-        verify_gradients(t.verify, model, step, loss);
         if (step == 0) dump_gradients(&t.dump, params);
+        verify_gradients(t.verify, model, step);
         trace_begin("optimizer");
-        optimizer_step(&t.optimizer, params, &model->kernels, step, norm);
+        optimizer_step(&t.optimizer, params);
         trace_end();
         verify_weights(t.verify, model, step);
+
+        double loss = model_read_loss(model), norm = optimizer_read_norm(&t.optimizer);
+        comm_all_reduce(t.mesh.data_group, &loss, 1, COMM_DOUBLE, COMM_SUM);
         trace_end();
+        verify_loss(t.verify, step, loss);
         metrics_step(&t.metrics, step, loss, norm, optimizer_lr(&t.optimizer.config, step));
     }
 

@@ -63,7 +63,15 @@ void swiglu_backward(real *dgate_up, const real *dy, const real *gate_up, int n,
 
 void cross_entropy(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
 
-void flat_zero(acc *x, size_t n);
-double flat_sum_squares(const acc *x, size_t n);
-void flat_adamw(acc *w, acc *m, acc *v, const acc *g, size_t n, AdamWStep step);
-void flat_sgd(acc *w, const acc *g, size_t n, double lr, double weight_decay, double scale);
+void flat_draw(acc *w, size_t n, uint64_t seed, uint64_t stream, double std);
+void flat_cast(real *w, const acc *master, size_t n);
+void flat_sum(double *total, const acc *x, size_t n);
+void flat_sum_squares(double *total, const acc *x, size_t n);
+void flat_adamw(real *w, acc *master, acc *m, acc *v, const acc *g, size_t n, double weight_decay,
+                const StepScalars *step);
+void flat_sgd(real *w, acc *master, const acc *g, size_t n, double weight_decay, const StepScalars *step);
+
+void *host_alloc(size_t bytes);
+void host_free(void *memory);
+void host_copy(void *to, const void *from, size_t bytes);
+void host_fill(void *memory, int byte, size_t bytes);

@@ -61,41 +61,6 @@ static const struct {
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
-Kernels kernels_cpu(void)
-{
-    Kernels k = {
-        .backend = "cpu",
-        .embedding_forward = embedding_forward,
-        .embedding_backward = embedding_backward,
-        .residual_norm_forward = residual_norm_forward,
-        .residual_norm_backward = residual_norm_backward,
-        .qk_rope_forward = qk_rope_forward,
-        .qk_rope_backward = qk_rope_backward,
-        .swiglu_forward = swiglu_forward,
-        .swiglu_backward = swiglu_backward,
-        .cross_entropy = cross_entropy,
-        .zero = flat_zero,
-        .sum_squares = flat_sum_squares,
-        .adamw = flat_adamw,
-        .sgd = flat_sgd,
-    };
-    for (int v = 0; v < VARIANTS; v++) variants[v].use(&k);
-    return k;
-}
-
-const char *kernels_choose(Kernels *kernels, const char *choice)
-{
-    char known[256] = "";
-    for (int v = 0; v < VARIANTS; v++) {
-        if (strcmp(choice, variants[v].name) == 0) {
-            variants[v].use(kernels);
-            return NULL;
-        }
-        snprintf(known + strlen(known), sizeof known - strlen(known), " %s", variants[v].name);
-    }
-    return complain("--kernel %s: no such kernel in this build; there are:%s", choice, known);
-}
-
 /* BLAS itself stays on one thread: linear_blas.c shares out the rows of each product. */
 void kernels_set_threads(int threads)
 {
@@ -108,7 +73,53 @@ int cpu_threads(void)
     return omp_get_max_threads();
 }
 
-const char *kernels_blas(void)
+static const char *choose(Kernels *kernels, const char *choice)
 {
-    return blas_name();
+    char known[256] = "";
+    for (int v = 0; v < VARIANTS; v++) {
+        if (strcmp(choice, variants[v].name) == 0) {
+            variants[v].use(kernels);
+            return NULL;
+        }
+        snprintf(known + strlen(known), sizeof known - strlen(known), " %s", variants[v].name);
+    }
+    return complain("--kernel %s: no such kernel in this build; there are:%s", choice, known);
+}
+
+static const char *describe(void)
+{
+    static char text[96];
+    snprintf(text, sizeof text, "%s, threads: %d", blas_name(), cpu_threads());
+    return text;
+}
+
+Kernels kernels_cpu(void)
+{
+    Kernels k = {
+        .backend = "cpu",
+        .choose = choose,
+        .describe = describe,
+        .alloc = host_alloc,
+        .free = host_free,
+        .upload = host_copy,
+        .download = host_copy,
+        .fill = host_fill,
+        .embedding_forward = embedding_forward,
+        .embedding_backward = embedding_backward,
+        .residual_norm_forward = residual_norm_forward,
+        .residual_norm_backward = residual_norm_backward,
+        .qk_rope_forward = qk_rope_forward,
+        .qk_rope_backward = qk_rope_backward,
+        .swiglu_forward = swiglu_forward,
+        .swiglu_backward = swiglu_backward,
+        .cross_entropy = cross_entropy,
+        .draw = flat_draw,
+        .cast = flat_cast,
+        .sum = flat_sum,
+        .sum_squares = flat_sum_squares,
+        .adamw = flat_adamw,
+        .sgd = flat_sgd,
+    };
+    for (int v = 0; v < VARIANTS; v++) variants[v].use(&k);
+    return k;
 }

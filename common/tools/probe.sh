@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compiles and links five-line programs to see what this machine has, says so, and writes make variables to $1.
-# Reads CC, MPICC and BLAS (auto, 1: must be there, 0: do not use).
+# Reads CC, MPICC, CUDA_HOME, NCCL_HOME, and BLAS and CUDA (auto, 1: must be there, 0: do not use).
 set -u
 out=$1
 work=$(mktemp -d)
@@ -52,5 +52,41 @@ elif [ "$BLAS" = 1 ]; then
     missing OpenBLAS "Install it (Debian: libopenblas-openmp-dev; Homebrew: openblas)."
 else
     echo "found: no OpenBLAS (Debian: libopenblas-openmp-dev): matrix products are three plain loops, far slower"
+fi
+
+# CUDA: nvcc, cuBLASLt and NCCL, all three; a GPU need not be there.
+no_cuda() {
+    if [ "$CUDA" = 1 ]; then missing "CUDA: $1" "$2"; fi
+    echo "found: no CUDA ($1); the suite is built for the CPU"
+}
+nccl_include="${NCCL_HOME:+-isystem $NCCL_HOME/include}"
+nccl_lib="${NCCL_HOME:+-L$NCCL_HOME/lib -Wl,-rpath,$NCCL_HOME/lib}"
+cuda_include="-isystem $CUDA_HOME/include $nccl_include"
+cuda_libs="$nccl_lib -L$CUDA_HOME/lib64 -Wl,-rpath,$CUDA_HOME/lib64 -L$CUDA_HOME/lib -Wl,-rpath,$CUDA_HOME/lib -lcublasLt -lnccl -lcudart -lstdc++"
+if [ "$CUDA" = 0 ]; then
+    echo "found: CUDA switched off"
+elif [ ! -x "$CUDA_HOME/bin/nvcc" ]; then
+    no_cuda "no nvcc in $CUDA_HOME/bin" "Install the CUDA toolkit, or set CUDA_HOME."
+elif ! try "$CC" '#include <cublasLt.h>
+#include <cuda_runtime.h>
+#include <nccl.h>
+int main(void) { int v; cublasLtHandle_t h; return cudaRuntimeGetVersion(&v) || ncclGetVersion(&v) || cublasLtCreate(&h); }' \
+    $cuda_include $cuda_libs; then
+    no_cuda "nvcc is there, but cuBLASLt and NCCL do not link" "Install NCCL's development files, or set NCCL_HOME."
+else
+    capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -1 | tr -d .)
+    if [ -n "$capability" ]; then
+        echo "found: CUDA ($CUDA_HOME), NCCL, and a GPU of compute capability $capability"
+    else
+        echo "found: CUDA ($CUDA_HOME), NCCL, and no GPU: everything is compiled, and runs on the CPU"
+    fi
+    arch=${capability:-90}
+    [ "$arch" = 90 ] && arch=90a
+    {
+        echo "HAVE_CUDA := 1"
+        echo "CUDA_INCLUDES := $cuda_include"
+        echo "CUDA_LIBS := $cuda_libs"
+        echo "FOUND_GENCODE := -gencode=arch=compute_$arch,code=sm_$arch"
+    } >> "$work/vars"
 fi
 mv "$work/vars" "$out"

@@ -1,0 +1,115 @@
+/* RMSNorm, fused with the residual add before it. */
+#include "math.cuh"
+
+enum { THREADS = 256, PARTS = 512 };
+
+/* One block per row; a thread handles packs of V neighbouring columns. */
+template <int V>
+static __global__ void forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w, acc eps,
+                               int width)
+{
+    __shared__ acc shared[32];
+    size_t row = (size_t)blockIdx.x * width;
+    acc squares = 0;
+    for (int c = threadIdx.x * V; c < width; c += blockDim.x * V) {
+        Pack<V> s = *(const Pack<V> *)(x + row + c);
+        if (delta) {
+            Pack<V> d = *(const Pack<V> *)(delta + row + c);
+            for (int i = 0; i < V; i++) s.value[i] = to_real(to_acc(s.value[i]) + to_acc(d.value[i]));
+        }
+        for (int i = 0; i < V; i++) squares += to_acc(s.value[i]) * to_acc(s.value[i]);
+        *(Pack<V> *)(sum + row + c) = s;
+    }
+    squares = block_sum(squares, shared);
+    acc factor = 1 / sqrt(squares / width + eps);
+    if (threadIdx.x == 0) rstd[blockIdx.x] = factor;
+    for (int c = threadIdx.x * V; c < width; c += blockDim.x * V) { /* each thread rereads what it wrote itself */
+        Pack<V> s = *(const Pack<V> *)(sum + row + c), g = *(const Pack<V> *)(w + c), out;
+        for (int i = 0; i < V; i++) out.value[i] = to_real(to_acc(s.value[i]) * factor * to_acc(g.value[i]));
+        *(Pack<V> *)(y + row + c) = out;
+    }
+}
+
+/* With u = sum rstd and du = dy w:  dx adds rstd (du - u mean_c(du u)). */
+template <int V>
+static __global__ void backward_x(real *dx, const real *dy, const real *sum, const acc *rstd, const real *w, int width)
+{
+    __shared__ acc shared[32];
+    size_t row = (size_t)blockIdx.x * width;
+    acc factor = rstd[blockIdx.x], mean = 0;
+    for (int c = threadIdx.x * V; c < width; c += blockDim.x * V) {
+        Pack<V> d = *(const Pack<V> *)(dy + row + c), s = *(const Pack<V> *)(sum + row + c);
+        Pack<V> g = *(const Pack<V> *)(w + c);
+        for (int i = 0; i < V; i++) mean += to_acc(d.value[i]) * to_acc(g.value[i]) * to_acc(s.value[i]);
+    }
+    mean = block_sum(mean, shared) * factor / width;
+    for (int c = threadIdx.x * V; c < width; c += blockDim.x * V) {
+        Pack<V> d = *(const Pack<V> *)(dy + row + c), s = *(const Pack<V> *)(sum + row + c);
+        Pack<V> g = *(const Pack<V> *)(w + c), out = *(const Pack<V> *)(dx + row + c);
+        for (int i = 0; i < V; i++) {
+            acc through = factor * (to_acc(d.value[i]) * to_acc(g.value[i]) - to_acc(s.value[i]) * factor * mean);
+            out.value[i] = to_real(to_acc(out.value[i]) + through);
+        }
+        *(Pack<V> *)(dx + row + c) = out;
+    }
+}
+
+/* dw[c] = sum over rows of dy sum rstd, in two steps without atomics: part p of the rows into part[p, C], ... */
+template <int V>
+static __global__ void backward_w(acc *part, const real *dy, const real *sum, const acc *rstd, int n, int width)
+{
+    int c = (blockIdx.x * blockDim.x + threadIdx.x) * V;
+    if (c >= width) return;
+    acc total[V] = {0};
+    int begin = (int)((long)n * blockIdx.y / gridDim.y), end = (int)((long)n * (blockIdx.y + 1) / gridDim.y);
+    for (int row = begin; row < end; row++) {
+        Pack<V> d = *(const Pack<V> *)(dy + (size_t)row * width + c),
+                s = *(const Pack<V> *)(sum + (size_t)row * width + c);
+        for (int i = 0; i < V; i++) total[i] += to_acc(d.value[i]) * to_acc(s.value[i]) * rstd[row];
+    }
+    for (int i = 0; i < V; i++) part[(size_t)blockIdx.y * width + c + i] = total[i];
+}
+
+/* ... then the parts, in order. A warp per column. */
+static __global__ void add_parts(acc *dw, const acc *part, int parts, int width)
+{
+    int c = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    if (c >= width) return;
+    acc total = 0;
+    for (int p = threadIdx.x % 32; p < parts; p += 32) total += part[(size_t)p * width + c];
+    total = warp_sum(total);
+    if (threadIdx.x % 32 == 0) dw[c] += total;
+}
+
+void cuda_residual_norm_forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w,
+                                double eps, int n, int width)
+{
+    bool packs = packs_fit(width, sum, y, x, w) && packs_fit(width, delta, w, w, w);
+    if (packs)
+        forward<PACK><<<n, THREADS, 0, cuda_stream()>>>(sum, y, rstd, x, delta, w, (acc)eps, width);
+    else
+        forward<1><<<n, THREADS, 0, cuda_stream()>>>(sum, y, rstd, x, delta, w, (acc)eps, width);
+    CUDA_LAUNCHED();
+}
+
+template <int V>
+static void backward(real *dx, acc *dw, const real *dy, const real *sum, const acc *rstd, const real *w, int n,
+                     int width)
+{
+    int parts = n < PARTS ? n : PARTS, threads = 64;
+    acc *part = (acc *)cuda_scratch(SCRATCH_COLUMNS, (size_t)PARTS * width * sizeof(acc));
+    dim3 grid((width / V + threads - 1) / threads, parts);
+    backward_x<V><<<n, THREADS, 0, cuda_stream()>>>(dx, dy, sum, rstd, w, width);
+    backward_w<V><<<grid, threads, 0, cuda_stream()>>>(part, dy, sum, rstd, n, width);
+    add_parts<<<(width * 32 + THREADS - 1) / THREADS, THREADS, 0, cuda_stream()>>>(dw, part, parts, width);
+    CUDA_LAUNCHED();
+}
+
+void cuda_residual_norm_backward(real *dx, acc *dw, const real *dy, const real *sum, const acc *rstd, const real *w,
+                                 int n, int width)
+{
+    if (packs_fit(width, dx, dy, sum, w))
+        backward<PACK>(dx, dw, dy, sum, rstd, w, n, width);
+    else
+        backward<1>(dx, dw, dy, sum, rstd, w, n, width);
+}

@@ -1,0 +1,37 @@
+/* In builds without CUDA. */
+#include "comm_internal.h"
+#include "error.h"
+#include "kernels.h"
+
+const char *kernels_cuda(Kernels *kernels, int local_rank)
+{
+    (void)kernels;
+    (void)local_rank;
+    return complain("--device cuda: this build has no CUDA; make CUDA=1 says why");
+}
+
+bool device_owns(const void *buffer)
+{
+    (void)buffer;
+    return false;
+}
+
+void device_start(Work *work)
+{
+    (void)work;
+}
+
+bool device_test(Work *work)
+{
+    (void)work;
+    return true;
+}
+
+void device_wait(Work *work)
+{
+    (void)work;
+}
+
+void device_finalize(void)
+{
+}
