@@ -109,7 +109,7 @@ $(OBJ)/%.o: %.c $(OUT)/flags
 	@echo "  CC      $@"
 	$(Q)$(CC) $(CFLAGS) -c $< -o $@
 
-$(OBJ)/common/comm_nccl.o: private CFLAGS += $(CUDA_INCLUDES)
+$(OBJ)/common/comm_nccl.o $(OBJ)/common/trace.o: private CFLAGS += $(CUDA_INCLUDES)
 $(OBJ)/common/cuda/%.o: common/cuda/%.cu $(OUT)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC    $@"

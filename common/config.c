@@ -31,7 +31,7 @@ static const Option common_options[] = {
     {"device", OPTION_CHOICE, AT(device), "auto", .choices = "auto|cpu|cuda", .help = "where the kernels run"},
     {"kernel", OPTION_TEXT, AT(kernel), "", .help = "choose variants: linear=naive,attention=naive"},
     {"timeout", OPTION_NUMBER, AT(timeout), "60", 0, 1e9, .help = "seconds without progress before a rank gives up; 0: never"},
-    {"peak", OPTION_NUMBER, AT(peak), "0", 0, 1e9, .help = "TFLOP/s of one rank's device, for the mfu"},
+    {"peak", OPTION_NUMBER, AT(peak), "0", 0, 1e9, .help = "TFLOP/s of one rank's device, for the mfu (GPUs: by name)"},
 
     {"verify", OPTION_OPTIONAL_INT, AT(verify), "0", 1, INTS_MAX, .given = "3", .help = "compare the first K steps (3) with a single device"},
     {"ledger", OPTION_SWITCH, AT(ledger), "0", 0, 1, .help = "print bytes sent and held beside the formulas"},
@@ -91,7 +91,7 @@ static const char *choose_variants(Config *c)
     char list[256];
     if (snprintf(list, sizeof list, "%s", c->kernel) >= (int)sizeof list) return complain("--kernel: too long");
     for (char *choice = strtok(list, ","); choice; choice = strtok(NULL, ",")) {
-        const char *complaint = c->kernels.choose(&c->kernels, choice);
+        const char *complaint = kernels_choose(&c->kernels, choice);
         if (complaint) return complaint;
     }
     return NULL;

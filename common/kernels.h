@@ -45,11 +45,20 @@ typedef struct {
 } StepScalars;
 
 typedef struct Kernels Kernels;
+
+/* One of several kernels behind an entry. */
+typedef struct {
+    const char *name; /* ENTRY=VARIANT */
+    void (*use)(Kernels *kernels);
+} Variant;
+
 struct Kernels {
     const char *backend; /* "cpu" or "cuda"; NULL: not in this build */
 
-    /* Replaces an entry by a variant: "linear=naive". Returns NULL or a complaint that lists them. */
-    const char *(*choose)(Kernels *kernels, const char *choice);
+    double peak; /* TFLOP/s of matrix products in this precision, as the device's maker states it; 0: not known */
+
+    const Variant *variants; /* [variant_count] */
+    int variant_count;
     /* What computes: "OpenBLAS, kernel SkylakeX, threads: 2". Valid until the next call. */
     const char *(*describe)(void);
 
@@ -150,6 +159,9 @@ Kernels kernels_cpu(void);
 /* The GPU backend, on GPU number local_rank modulo those that are visible, which becomes this process's device. Returns
  * NULL, or a complaint if there is no GPU or no CUDA in this build. */
 const char *kernels_cuda(Kernels *kernels, int local_rank);
+
+/* Replaces an entry by a variant: "linear=naive". Returns NULL or a complaint that lists what there is. */
+const char *kernels_choose(Kernels *kernels, const char *choice);
 
 /* Sets the threads of the CPU's kernels. */
 void kernels_set_threads(int threads);

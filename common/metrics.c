@@ -117,8 +117,9 @@ static void print_line(const Metrics *m, long step, double loss, double norm, do
 {
     char speed[32], memory[32], traffic[32], rate[32];
     double flops = m->flops / time / m->ranks; /* per second and rank */
-    if (m->config->peak > 0)
-        snprintf(rate, sizeof rate, "mfu %.1f%%", 100 * flops / (m->config->peak * 1e12));
+    double peak = m->config->peak > 0 ? m->config->peak : m->config->kernels.peak;
+    if (peak > 0)
+        snprintf(rate, sizeof rate, "mfu %.1f%%", 100 * flops / (peak * 1e12));
     else
         snprintf(rate, sizeof rate, "%.1f GFLOP/s", flops * m->ranks * 1e-9);
     printf("step %ld/%ld  loss %.5f  norm %.2f  lr %.1e  %s tok/s  %s  mem %s  sent %s\n", step + 1, m->config->steps,

@@ -11,6 +11,18 @@
 #include "comm.h"
 #include "error.h"
 
+/* On a GPU the same spans are NVTX ranges, so that Nsight Systems shows their names. */
+#ifdef HAVE_CUDA
+#include <nvtx3/nvToolsExt.h>
+#define RANGE_PUSH(name) nvtxRangePushA(name)
+#define RANGE_POP()      nvtxRangePop()
+enum { RANGES = 1 };
+#else
+#define RANGE_PUSH(name) (void)(name)
+#define RANGE_POP()      (void)0
+enum { RANGES = 0 };
+#endif
+
 enum { EVENTS_MAX = 200000, DEPTH_MAX = 16, LANES_MAX = 64 };
 
 typedef struct {
@@ -80,21 +92,23 @@ static void record(const char *name, double begin, double end, int lane, size_t 
 
 void trace_begin(const char *format, ...)
 {
-    if (!path) return;
+    if (!path && !RANGES) return;
     CHECK(depth < DEPTH_MAX);
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(open_span[depth].name, sizeof open_span[depth].name, format, arguments);
     va_end(arguments);
+    RANGE_PUSH(open_span[depth].name);
     open_span[depth++].begin = trace_clock();
 }
 
 void trace_end(void)
 {
-    if (!path) return;
+    if (!path && !RANGES) return;
     CHECK(depth > 0);
     depth--;
-    record(open_span[depth].name, open_span[depth].begin, trace_clock(), 0, 0);
+    RANGE_POP();
+    if (path) record(open_span[depth].name, open_span[depth].begin, trace_clock(), 0, 0);
 }
 
 static int lane_of(const char *group, double begin)

@@ -86,8 +86,8 @@ static void check_model(const char *name, bool naive)
     assert_null(model_config_read(&config, dir));
     config.max_seq = rows.count;
     Kernels kernels = kernels_cpu();
-    if (naive) assert_null(kernels.choose(&kernels, "linear=naive"));
-    if (naive) assert_null(kernels.choose(&kernels, "attention=naive"));
+    if (naive) assert_null(kernels_choose(&kernels, "linear=naive"));
+    if (naive) assert_null(kernels_choose(&kernels, "attention=naive"));
     Model *model = model_create(&config, &kernels, rows.count);
     assert_null(safetensors_load_weights(&model->params, &kernels, dir));
 

@@ -2,9 +2,6 @@
 #include "cpu.h"
 
 #include <stdio.h>
-#include <string.h>
-
-#include "error.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -48,10 +45,7 @@ static void use_attention_blocks(Kernels *k)
 #endif
 
 /* The last variant of an entry that this build has is its default. */
-static const struct {
-    const char *name; /* ENTRY=VARIANT */
-    void (*use)(Kernels *);
-} variants[] = {
+static const Variant variants[] = {
     {"linear=naive", use_linear_naive},
     {"attention=naive", use_attention_naive},
 #ifdef HAVE_BLAS
@@ -73,19 +67,6 @@ int cpu_threads(void)
     return omp_get_max_threads();
 }
 
-static const char *choose(Kernels *kernels, const char *choice)
-{
-    char known[256] = "";
-    for (int v = 0; v < VARIANTS; v++) {
-        if (strcmp(choice, variants[v].name) == 0) {
-            variants[v].use(kernels);
-            return NULL;
-        }
-        snprintf(known + strlen(known), sizeof known - strlen(known), " %s", variants[v].name);
-    }
-    return complain("--kernel %s: no such kernel in this build; there are:%s", choice, known);
-}
-
 static const char *describe(void)
 {
     static char text[96];
@@ -97,7 +78,8 @@ Kernels kernels_cpu(void)
 {
     Kernels k = {
         .backend = "cpu",
-        .choose = choose,
+        .variants = variants,
+        .variant_count = VARIANTS,
         .describe = describe,
         .alloc = host_alloc,
         .free = host_free,

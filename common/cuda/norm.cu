@@ -1,54 +1,56 @@
 /* RMSNorm, fused with the residual add before it. */
 #include "math.cuh"
 
-enum { THREADS = 256, PARTS = 512 };
+enum { THREADS = 256, ROWS = THREADS / 32, PARTS = 512 };
 
-/* One block per row; a thread handles packs of V neighbouring columns. */
+/* One warp per row; a lane handles packs of V neighbouring columns. */
 template <int V>
 static __global__ void forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w, acc eps,
-                               int width)
+                               int n, int width)
 {
-    __shared__ acc shared[32];
-    size_t row = (size_t)blockIdx.x * width;
+    int i = blockIdx.x * ROWS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (i >= n) return;
+    size_t row = (size_t)i * width;
     acc squares = 0;
-    for (int c = threadIdx.x * V; c < width; c += blockDim.x * V) {
+    for (int c = lane * V; c < width; c += 32 * V) {
         Pack<V> s = *(const Pack<V> *)(x + row + c);
         if (delta) {
             Pack<V> d = *(const Pack<V> *)(delta + row + c);
-            for (int i = 0; i < V; i++) s.value[i] = to_real(to_acc(s.value[i]) + to_acc(d.value[i]));
+            for (int k = 0; k < V; k++) s.value[k] = to_real(to_acc(s.value[k]) + to_acc(d.value[k]));
         }
-        for (int i = 0; i < V; i++) squares += to_acc(s.value[i]) * to_acc(s.value[i]);
+        for (int k = 0; k < V; k++) squares += to_acc(s.value[k]) * to_acc(s.value[k]);
         *(Pack<V> *)(sum + row + c) = s;
     }
-    squares = block_sum(squares, shared);
-    acc factor = 1 / sqrt(squares / width + eps);
-    if (threadIdx.x == 0) rstd[blockIdx.x] = factor;
-    for (int c = threadIdx.x * V; c < width; c += blockDim.x * V) { /* each thread rereads what it wrote itself */
+    acc factor = 1 / sqrt(warp_sum(squares) / width + eps);
+    if (lane == 0) rstd[i] = factor;
+    for (int c = lane * V; c < width; c += 32 * V) { /* each lane rereads what it wrote itself */
         Pack<V> s = *(const Pack<V> *)(sum + row + c), g = *(const Pack<V> *)(w + c), out;
-        for (int i = 0; i < V; i++) out.value[i] = to_real(to_acc(s.value[i]) * factor * to_acc(g.value[i]));
+        for (int k = 0; k < V; k++) out.value[k] = to_real(to_acc(s.value[k]) * factor * to_acc(g.value[k]));
         *(Pack<V> *)(y + row + c) = out;
     }
 }
 
 /* With u = sum rstd and du = dy w:  dx adds rstd (du - u mean_c(du u)). */
 template <int V>
-static __global__ void backward_x(real *dx, const real *dy, const real *sum, const acc *rstd, const real *w, int width)
+static __global__ void backward_x(real *dx, const real *dy, const real *sum, const acc *rstd, const real *w, int n,
+                                  int width)
 {
-    __shared__ acc shared[32];
-    size_t row = (size_t)blockIdx.x * width;
-    acc factor = rstd[blockIdx.x], mean = 0;
-    for (int c = threadIdx.x * V; c < width; c += blockDim.x * V) {
+    int i = blockIdx.x * ROWS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (i >= n) return;
+    size_t row = (size_t)i * width;
+    acc factor = rstd[i], mean = 0;
+    for (int c = lane * V; c < width; c += 32 * V) {
         Pack<V> d = *(const Pack<V> *)(dy + row + c), s = *(const Pack<V> *)(sum + row + c);
         Pack<V> g = *(const Pack<V> *)(w + c);
-        for (int i = 0; i < V; i++) mean += to_acc(d.value[i]) * to_acc(g.value[i]) * to_acc(s.value[i]);
+        for (int k = 0; k < V; k++) mean += to_acc(d.value[k]) * to_acc(g.value[k]) * to_acc(s.value[k]);
     }
-    mean = block_sum(mean, shared) * factor / width;
-    for (int c = threadIdx.x * V; c < width; c += blockDim.x * V) {
+    mean = warp_sum(mean) * factor / width;
+    for (int c = lane * V; c < width; c += 32 * V) {
         Pack<V> d = *(const Pack<V> *)(dy + row + c), s = *(const Pack<V> *)(sum + row + c);
         Pack<V> g = *(const Pack<V> *)(w + c), out = *(const Pack<V> *)(dx + row + c);
-        for (int i = 0; i < V; i++) {
-            acc through = factor * (to_acc(d.value[i]) * to_acc(g.value[i]) - to_acc(s.value[i]) * factor * mean);
-            out.value[i] = to_real(to_acc(out.value[i]) + through);
+        for (int k = 0; k < V; k++) {
+            acc through = factor * (to_acc(d.value[k]) * to_acc(g.value[k]) - to_acc(s.value[k]) * factor * mean);
+            out.value[k] = to_real(to_acc(out.value[k]) + through);
         }
         *(Pack<V> *)(dx + row + c) = out;
     }
@@ -84,11 +86,12 @@ static __global__ void add_parts(acc *dw, const acc *part, int parts, int width)
 void cuda_residual_norm_forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w,
                                 double eps, int n, int width)
 {
+    unsigned blocks = (n + ROWS - 1) / ROWS;
     bool packs = packs_fit(width, sum, y, x, w) && packs_fit(width, delta, w, w, w);
     if (packs)
-        forward<PACK><<<n, THREADS, 0, cuda_stream()>>>(sum, y, rstd, x, delta, w, (acc)eps, width);
+        forward<PACK><<<blocks, THREADS, 0, cuda_stream()>>>(sum, y, rstd, x, delta, w, (acc)eps, n, width);
     else
-        forward<1><<<n, THREADS, 0, cuda_stream()>>>(sum, y, rstd, x, delta, w, (acc)eps, width);
+        forward<1><<<blocks, THREADS, 0, cuda_stream()>>>(sum, y, rstd, x, delta, w, (acc)eps, n, width);
     CUDA_LAUNCHED();
 }
 
@@ -99,7 +102,7 @@ static void backward(real *dx, acc *dw, const real *dy, const real *sum, const a
     int parts = n < PARTS ? n : PARTS, threads = 64;
     acc *part = (acc *)cuda_scratch(SCRATCH_COLUMNS, (size_t)PARTS * width * sizeof(acc));
     dim3 grid((width / V + threads - 1) / threads, parts);
-    backward_x<V><<<n, THREADS, 0, cuda_stream()>>>(dx, dy, sum, rstd, w, width);
+    backward_x<V><<<(n + ROWS - 1) / ROWS, THREADS, 0, cuda_stream()>>>(dx, dy, sum, rstd, w, n, width);
     backward_w<V><<<grid, threads, 0, cuda_stream()>>>(part, dy, sum, rstd, n, width);
     add_parts<<<(width * 32 + THREADS - 1) / THREADS, THREADS, 0, cuda_stream()>>>(dw, part, parts, width);
     CUDA_LAUNCHED();
