@@ -88,6 +88,7 @@ static const char *choose_backend(Config *c, int local_rank)
 
 static const char *choose_variants(Config *c)
 {
+    if (c->kernels.fit) c->note = c->kernels.fit(&c->kernels, c->architecture.head_dim);
     char list[256];
     if (snprintf(list, sizeof list, "%s", c->kernel) >= (int)sizeof list) return complain("--kernel: too long");
     for (char *choice = strtok(list, ","); choice; choice = strtok(NULL, ",")) {

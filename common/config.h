@@ -27,6 +27,7 @@ typedef struct {
     ModelConfig architecture;
     bool pretrained; /* --model names a folder: its weights are loaded */
     Kernels kernels;
+    const char *note; /* about the choice of kernels; NULL: none */
 } Config;
 
 OptionTable config_options(Config *config);

@@ -59,6 +59,9 @@ struct Kernels {
 
     const Variant *variants; /* [variant_count] */
     int variant_count;
+    /* Takes other variants than the default ones where those do not fit the model; returns NULL or a note that says so.
+     * NULL: they always fit. */
+    const char *(*fit)(Kernels *kernels, int head_dim);
     /* What computes: "OpenBLAS, kernel SkylakeX, threads: 2". Valid until the next call. */
     const char *(*describe)(void);
 

@@ -75,6 +75,7 @@ void run_begin(Config *c, const Mesh *mesh, size_t parameters, int64_t tokens)
         if (mesh->shape.size[a] > 1) printf(" %s=%d", axis_name((Axis)a), mesh->shape.size[a]);
     printf(": %d rank%s\n", group_size(mesh->world),
            group_size(mesh->world) > 1 ? "s" : " (the single-device program)");
+    if (c->note) printf("note: %s\n", c->note);
     if (bound)
         printf("note: the launcher bound this rank to fewer cores than its share; mpirun --bind-to none frees it\n");
 }

@@ -59,6 +59,8 @@ void cuda_attention_backward_naive(real *dq, acc *dq_fold, real *dk, real *dv, a
                                    const real *dout, const real *out, const acc *lse, const real *q, const real *k,
                                    const real *v, AttentionShape shape);
 
+/* Flash attention: bf16 on compute capability 9.0, these head sizes only. */
+bool attention_flash_supports(int head_dim);
 void attention_forward_flash(real *out, acc *fold, acc *lse, const real *q, const real *k, const real *v,
                              AttentionShape shape);
 void attention_backward_flash(real *dq, acc *dq_fold, real *dk, real *dv, acc *dk_fold, acc *dv_fold, acc *dot,

@@ -11,8 +11,30 @@ static void use_attention_naive(Kernels *k)
 }
 
 /* The last variant of an entry is its default. */
+#ifdef HAVE_FLASH
+static void use_attention_flash(Kernels *k)
+{
+    k->attention_forward = attention_forward_flash;
+    k->attention_backward = attention_backward_flash;
+}
+
+/* Flash attention has kernels for some head sizes only. */
+static const char *fit(Kernels *k, int head_dim)
+{
+    if (attention_flash_supports(head_dim)) return NULL;
+    use_attention_naive(k);
+    return "flash attention has no kernel for this head_dim: attention=naive";
+}
+#define FIT fit
+#else
+#define FIT NULL
+#endif
+
 static const Variant variants[] = {
     {"attention=naive", use_attention_naive},
+#ifdef HAVE_FLASH
+    {"attention=flash", use_attention_flash},
+#endif
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
@@ -60,6 +82,7 @@ const char *kernels_cuda(Kernels *k, int local_rank)
     k->variants = variants;
     k->variant_count = VARIANTS;
     k->describe = describe;
+    k->fit = FIT;
     k->alloc = cuda_alloc;
     k->free = cuda_free;
     k->upload = cuda_upload;
