@@ -70,6 +70,7 @@ SANITIZE := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
 CFLAGS := -std=gnu11 $(OPTIMIZE) -fno-omit-frame-pointer $(WARNINGS) $(SANITIZE) $(DEFINES) -Icommon -Itiny-ddp -MMD -MP
 LIBS := $(BLAS_LIBS) $(CUDA_LIBS) -lcjson $(OPENMP) -lpthread -lm
 GENCODE := $(or $(NVCC_GENCODE),$(FOUND_GENCODE))
+HAVE_FLASH := $(if $(filter bf16,$(PRECISION)),$(findstring sm_90a,$(GENCODE)))# wgmma is there on sm_90a alone
 NVCCFLAGS := $(if $(HAVE_FLASH),-DHAVE_FLASH) -std=c++17 $(if $(filter 1,$(DEBUG)),-O0 -g -G,-O3 -g -lineinfo) $(GENCODE) $(DEFINES) -Icommon \
              -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fno-omit-frame-pointer -MMD -MP
 
@@ -78,7 +79,6 @@ CPU_KERNELS := $(filter-out $(if $(HAVE_BLAS),%/no_blas.c,%_blas.c %_blocks.c),$
 COMMON := $(filter-out common/no_%.c $(if $(HAVE_CUDA),,%_nccl.c),$(wildcard common/*.c)) \
           $(if $(filter bf16,$(PRECISION)),common/no_cpu.c,$(CPU_KERNELS)) \
           $(if $(HAVE_CUDA),,common/no_cuda.c)
-HAVE_FLASH := $(if $(filter bf16,$(PRECISION)),$(findstring sm_90a,$(or $(NVCC_GENCODE),$(FOUND_GENCODE))))
 CUDA_KERNELS := $(if $(HAVE_CUDA),$(filter-out $(if $(HAVE_FLASH),,common/cuda/attention_flash%),$(wildcard common/cuda/*.cu)))
 SCHEME := $(or $(SRC),tiny-ddp/ddp.c) tiny-ddp/ddp_plan.c
 TESTS := $(basename $(notdir $(wildcard tests/test_*.c))) hang read_json
