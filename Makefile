@@ -92,7 +92,7 @@ all: $(TRAINERS)
 
 $(OUT)/flags: FORCE
 	@mkdir -p $(OUT)
-	@echo '$(CC) $(CFLAGS) $(KERNELS) $(LIBS) $(GENCODE) $(SRC)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(KERNELS) $(LIBS) $(GENCODE) $(SRC)' > $@
+	@echo '$(CC) $(CFLAGS) $(KERNELS) $(NVCCFLAGS) $(LIBS) $(SRC)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(KERNELS) $(NVCCFLAGS) $(LIBS) $(SRC)' > $@
 
 $(OBJ)/common/cpu/exp.o: private FAST := -ffast-math
 $(OBJ)/common/cpu/%.o: common/cpu/%.c $(OUT)/flags

@@ -107,9 +107,8 @@ const char *config_finish(Config *c, int data_ranks, int local_rank)
     if (c->batch % (data_ranks * c->accumulate))
         return complain("--batch %ld: must be a multiple of data ranks x --accumulate = %d x %ld", c->batch, data_ranks,
                         c->accumulate);
-    if (c->batch / c->accumulate * c->seq > INTS_MAX / 2)
-        return complain("--batch %ld: a micro-step of %ld rows is too large", c->batch,
-                        c->batch / c->accumulate * c->seq);
+    if (c->batch > INTS_MAX / 8 / c->seq)
+        return complain("--batch %ld: times --seq %ld must be at most %d", c->batch, c->seq, INTS_MAX / 8);
     if (c->warmup > c->steps) c->warmup = c->steps;
     return NULL;
 }

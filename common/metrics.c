@@ -61,11 +61,11 @@ static cJSON *configuration(Config *c, OptionTable scheme, const Mesh *mesh)
     return object;
 }
 
-static void write_line(FILE *f, cJSON *object)
+static void write_line(const Metrics *m, cJSON *object)
 {
     char *text = cJSON_PrintUnformatted(object);
-    fprintf(f, "%s\n", text);
-    fflush(f);
+    if (fprintf(m->log, "%s\n", text) < 0 || fflush(m->log) != 0)
+        fatal("--log %s: %s", m->config->log, strerror(errno));
     free(text);
     cJSON_Delete(object);
 }
@@ -81,7 +81,7 @@ const char *metrics_open(Metrics *m, Config *config, OptionTable scheme, const M
     if (!m->prints || !*config->log) return NULL;
     m->log = fopen(config->log, "w");
     if (!m->log) return complain("--log %s: %s", config->log, strerror(errno));
-    write_line(m->log, configuration(config, scheme, mesh));
+    write_line(m, configuration(config, scheme, mesh));
     return NULL;
 }
 
@@ -144,7 +144,7 @@ void metrics_step(Metrics *m, long step, double loss, double norm, double lr)
         cJSON_AddNumberToObject(object, "flops_per_second", m->flops / time);
         cJSON_AddNumberToObject(object, "memory_bytes", (double)memory_total());
         cJSON_AddNumberToObject(object, "sent_bytes", sent);
-        write_line(m->log, object);
+        write_line(m, object);
     }
     if (isfinite(loss)) return;
     if (m->prints) fprintf(stderr, "step %ld: the loss is %f; all ranks stop\n", step + 1, loss);

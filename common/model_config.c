@@ -1,10 +1,10 @@
 #include "model_config.h"
 
 #include <cjson/cJSON.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "error.h"
 #include "precision.h"
@@ -70,45 +70,92 @@ const char *preset_names(void)
 
 /* --- config.json --- */
 
+/* The whole of a regular file, to be freed; NULL if there is none. */
 static char *read_text(const char *path)
 {
+    struct stat info;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return NULL;
     FILE *f = fopen(path, "rb");
     if (!f) return NULL;
-    char *text = NULL;
-    size_t size = 0, got;
-    do {
-        text = realloc(text, size + 4097);
-        if (!text) fatal("out of memory for %s", path);
-        got = fread(text + size, 1, 4096, f);
-        size += got;
-    } while (got > 0);
-    text[size] = '\0';
+    char *text = malloc((size_t)info.st_size + 1);
+    if (!text) fatal("out of memory for %s", path);
+    text[fread(text, 1, (size_t)info.st_size, f)] = '\0';
     fclose(f);
     return text;
 }
 
-/* The number `key`, or `otherwise` where the object does not have it. */
-static double number(const cJSON *object, const char *key, double otherwise)
+static const cJSON *field(const cJSON *object, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    return cJSON_IsNumber(item) ? item->valuedouble : otherwise;
+    return cJSON_IsNull(item) ? NULL : item;
 }
 
-static void take_constants(ModelConfig *c, const cJSON *json, bool qwen3)
+/* Sets *value to the number `key`, or leaves it where the object does not have it. A value that is no number, or not
+ * whole where `whole` is asked for, is named in *bad. */
+static void take(double *value, const cJSON *object, const char *key, bool whole, const char **bad)
 {
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(json, "rope_parameters");
-    c->layers = (int)number(json, "num_hidden_layers", 0);
-    c->width = (int)number(json, "hidden_size", 0);
-    c->heads = (int)number(json, "num_attention_heads", 0);
-    c->kv_heads = (int)number(json, "num_key_value_heads", c->heads);
-    c->head_dim = (int)number(json, "head_dim", qwen3 ? 128 : c->heads ? c->width / c->heads : 0);
-    c->ff = (int)number(json, "intermediate_size", 0);
-    c->vocab = (int)number(json, "vocab_size", 0);
-    c->tied = cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "tie_word_embeddings"));
+    const cJSON *item = field(object, key);
+    if (!item) return;
+    double x = item->valuedouble;
+    if (!cJSON_IsNumber(item) || !(x > -1e9 && x < 1e9) || (whole && x != (double)(long)x))
+        *bad = key;
+    else
+        *value = x;
+}
+
+static int take_int(const cJSON *json, const char *key, int otherwise, const char **bad)
+{
+    double value = otherwise;
+    take(&value, json, key, true, bad);
+    return (int)value;
+}
+
+/* Returns the name of a field that is malformed, or NULL. */
+static const char *take_constants(ModelConfig *c, const cJSON *json, bool qwen3)
+{
+    const char *bad = NULL;
+    c->layers = take_int(json, "num_hidden_layers", 0, &bad);
+    c->width = take_int(json, "hidden_size", 0, &bad);
+    c->heads = take_int(json, "num_attention_heads", 0, &bad);
+    c->kv_heads = take_int(json, "num_key_value_heads", c->heads, &bad);
+    c->head_dim = take_int(json, "head_dim", qwen3 ? 128 : c->heads > 0 ? c->width / c->heads : 0, &bad);
+    c->ff = take_int(json, "intermediate_size", 0, &bad);
+    c->vocab = take_int(json, "vocab_size", 0, &bad);
+    const cJSON *tied = field(json, "tie_word_embeddings");
+    if (tied && !cJSON_IsBool(tied)) bad = "tie_word_embeddings";
+    c->tied = cJSON_IsTrue(tied);
     c->qk_norm = qwen3;
-    c->theta = number(rope, "rope_theta", number(json, "rope_theta", 1e4));
-    c->eps = number(json, "rms_norm_eps", 1e-6);
-    c->init_std = number(json, "initializer_range", 0.02);
+    c->theta = 1e4;
+    c->eps = 1e-6;
+    c->init_std = 0.02;
+    take(&c->theta, json, "rope_theta", false, &bad);
+    const cJSON *rope = field(json, "rope_parameters");
+    if (rope && !cJSON_IsObject(rope)) bad = "rope_parameters";
+    take(&c->theta, rope, "rope_theta", false, &bad);
+    take(&c->eps, json, "rms_norm_eps", false, &bad);
+    take(&c->init_std, json, "initializer_range", false, &bad);
+    return bad;
+}
+
+/* Is the field absent, or this string? */
+static bool is_or_absent(const cJSON *object, const char *key, const char *value)
+{
+    const cJSON *item = field(object, key);
+    return !item || (cJSON_IsString(item) && strcmp(item->valuestring, value) == 0);
+}
+
+/* The name of a field that asks for what this suite does not have, or NULL. Better refused than trained wrongly. */
+static const char *unsupported(const cJSON *json)
+{
+    const cJSON *rope = field(json, "rope_parameters"), *rotary = field(json, "partial_rotary_factor");
+    if (!is_or_absent(json, "hidden_act", "silu")) return "hidden_act";
+    if (field(json, "rope_scaling")) return "rope_scaling";
+    if (!is_or_absent(rope, "rope_type", "default")) return "rope_type";
+    if (rotary && !(cJSON_IsNumber(rotary) && rotary->valuedouble == 1)) return "partial_rotary_factor";
+    static const char *const off[] = {"attention_bias", "mlp_bias", "use_sliding_window"};
+    for (size_t i = 0; i < sizeof off / sizeof off[0]; i++)
+        if (field(json, off[i]) && !cJSON_IsFalse(field(json, off[i]))) return off[i];
+    return NULL;
 }
 
 const char *model_config_read(ModelConfig *config, const char *dir)
@@ -121,24 +168,17 @@ const char *model_config_read(ModelConfig *config, const char *dir)
     free(text);
     if (!json) return complain("--model %s: %s is not JSON", dir, path);
 
-    const char *complaint = NULL;
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
-    const char *type_name = cJSON_IsString(type) ? type->valuestring : "missing";
-    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(json, "rope_parameters");
-    const cJSON *scaling = cJSON_GetObjectItemCaseSensitive(rope ? rope : json, rope ? "rope_type" : "rope_scaling");
-    bool plain_rope =
-        !scaling || cJSON_IsNull(scaling) || (cJSON_IsString(scaling) && strcmp(scaling->valuestring, "default") == 0);
+    const char *type_name = cJSON_IsString(type) ? type->valuestring : "missing", *complaint = NULL, *name;
+    bool qwen3 = strcmp(type_name, "qwen3") == 0;
     *config = (ModelConfig){0};
     snprintf(config->name, sizeof config->name, "%s", type_name);
-    if (strcmp(type_name, "llama") != 0 && strcmp(type_name, "qwen3") != 0)
+    if (!qwen3 && strcmp(type_name, "llama") != 0)
         complaint = complain("--model %s: model_type %s; llama and qwen3 are known", dir, type_name);
-    else if (!plain_rope)
-        complaint = complain("--model %s: scaled RoPE is not supported; only the default type", dir);
-    else if (cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "attention_bias")) ||
-             cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(json, "mlp_bias")))
-        complaint = complain("--model %s: biases are not supported", dir);
-    else
-        take_constants(config, json, strcmp(type_name, "qwen3") == 0);
+    else if ((name = unsupported(json)))
+        complaint = complain("--model %s: config.json asks for a %s that is not supported", dir, name);
+    else if ((name = take_constants(config, json, qwen3)))
+        complaint = complain("--model %s: %s in config.json is malformed", dir, name);
     cJSON_Delete(json);
     return complaint ? complaint : model_config_check(config);
 }
@@ -147,16 +187,17 @@ const char *model_config_check(const ModelConfig *c)
 {
     const struct {
         const char *name;
-        int value;
-    } positive[] = {{"layers", c->layers},     {"width", c->width}, {"heads", c->heads}, {"kv_heads", c->kv_heads},
-                    {"head_dim", c->head_dim}, {"ff", c->ff},       {"vocab", c->vocab}};
-    for (size_t i = 0; i < sizeof positive / sizeof positive[0]; i++)
-        if (positive[i].value <= 0)
-            return complain("--model %s: %s is %d; must be at least 1", c->name, positive[i].name, positive[i].value);
+        int value, most;
+    } bounds[] = {{"layers", c->layers, 10000},    {"width", c->width, 1 << 17},   {"heads", c->heads, 4096},
+                  {"kv_heads", c->kv_heads, 4096}, {"head_dim", c->head_dim, 256}, {"ff", c->ff, 1 << 20},
+                  {"vocab", c->vocab, 1 << 22}};
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
+        if (bounds[i].value < 1 || bounds[i].value > bounds[i].most)
+            return complain("--model %s: %s is %d; must be from 1 to %d", c->name, bounds[i].name, bounds[i].value,
+                            bounds[i].most);
     if (c->heads % c->kv_heads)
         return complain("--model %s: %d heads are not a multiple of %d kv heads", c->name, c->heads, c->kv_heads);
-    if (c->head_dim % 2 || c->head_dim > 256)
-        return complain("--model %s: head_dim %d; must be even and at most 256", c->name, c->head_dim);
+    if (c->head_dim % 2) return complain("--model %s: head_dim is %d; must be even", c->name, c->head_dim);
     return NULL;
 }
 

@@ -112,7 +112,9 @@ const char *options_parse(const OptionTable *tables, int table_count, int argc, 
         } else if (code == '?' || code == ':') {
             const char *flag = argv[optind - 1];
             if (code == ':') return complain("%s: needs a value; --help lists the flags", flag);
-            return complain("%s: unknown flag; --help lists the flags", flag);
+            if (optopt >= 256) return complain("%s: takes no value; --help lists the flags", flag);
+            if (optopt) return complain("-%c: unknown flag; --help lists the flags", optopt);
+            return complain("%s: unknown or ambiguous flag; --help lists the flags", flag);
         } else {
             const OptionTable *table = where[code - 256].table;
             const Option *o = &table->rows[where[code - 256].row];

@@ -105,6 +105,7 @@ void params_init(Params *p, const Kernels *kernels, uint64_t seed)
     for (int n = 0; n < p->views; n++) {
         const View *v = &p->view[n];
         kernels->draw(p->master + v->offset, v->size, seed, rng_stream(v->name), v->vector ? 0 : v->init_std);
+        comm_progress(); /* a sign of life: a large model takes long */
     }
     kernels->cast(p->weights, p->master, p->count);
 }

@@ -27,6 +27,7 @@ static atomic_int next;               /* the slot of the next record */
 static atomic_int waited_for = -1;    /* slot */
 static atomic_long last_sign_of_life; /* nanoseconds */
 static atomic_int paused;
+static atomic_int gave_up; /* the watchdog has spoken */
 static double timeout;
 
 static long now(void)
@@ -100,6 +101,7 @@ static void *watch(void *unused)
         }
         double silent = (double)(now() - last_sign_of_life) * 1e-9;
         if (silent <= timeout) continue;
+        gave_up = 1;
         char cause[64];
         snprintf(cause, sizeof cause, "no progress for %.0f s:", silent);
         say_where(cause);
@@ -140,6 +142,7 @@ void watchdog_resume(void)
 
 void watchdog_stop(void)
 {
+    while (gave_up) pause(); /* the watchdog ends the job, with its status */
     paused = 1;
     signal(SIGTERM, SIG_IGN); /* mpirun sends it to those who end a moment after the first */
     signal(SIGINT, SIG_DFL);

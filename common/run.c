@@ -11,9 +11,23 @@
 #include "bug.h"
 #include "error.h"
 #include "recorder.h"
+#include "rng.h"
 #include "trace.h"
 
 static int stepping;
+
+/* [all ranks] */
+static bool same_flags(const OptionTable *tables, int count)
+{
+    uint64_t hash = 0;
+    for (int t = 0; t < count; t++)
+        for (int r = 0; r < tables[t].count; r++) {
+            char text[1024];
+            options_value(&tables[t], r, text, sizeof text);
+            hash = hash * 31 + rng_stream(text);
+        }
+    return comm_same_bits(comm_control(), &hash, sizeof hash);
+}
 
 void run_start(int argc, char **argv, const char *program, OptionTable scheme, Config *config)
 {
@@ -26,6 +40,7 @@ void run_start(int argc, char **argv, const char *program, OptionTable scheme, C
     watchdog_start(stepping ? 0 : config->timeout); /* before MPI: its first call is the first that can hang */
     comm_init(&argc, &argv);
     agree(complaint);
+    agree(same_flags(tables, 2) ? NULL : complain("the ranks were started with different flags"));
     if (help) {
         if (comm_world_rank() == 0) options_help(tables, 2, program);
         exit(run_finish(0));
@@ -54,7 +69,7 @@ static int choose_threads(int *bound)
     int share = machine / comm_local_ranks();
     int threads = share < mine ? share : mine;
     const char *given = getenv("OMP_NUM_THREADS");
-    if (given && atoi(given) > 0) threads = atoi(given);
+    if (given && atoi(given) > 0) threads = atoi(given) < machine ? atoi(given) : machine;
     *bound = !given && mine < share;
     return threads > 0 ? threads : 1;
 }

@@ -60,7 +60,10 @@ static const char *read_header(Safetensors *s, const char *path)
         return complain("%s: not a safetensors file, or cut short", path);
     const char *text = (const char *)s->mapped + sizeof length;
     cJSON *header = cJSON_ParseWithLength(text, length);
-    if (!header) return complain("%s: the header is not JSON", path);
+    if (!cJSON_IsObject(header)) {
+        cJSON_Delete(header);
+        return complain("%s: the header is not a JSON object", path);
+    }
 
     s->tensor = calloc((size_t)cJSON_GetArraySize(header) + 1, sizeof *s->tensor);
     if (!s->tensor) fatal("out of memory for %s", path);
@@ -160,6 +163,12 @@ const char *safetensors_load_weights(Params *params, const Kernels *kernels, con
             complaint = complain("%s: %s has not the shape that config.json gives it", path, v->name);
         else
             load_view(params, v, t, kernels);
+        comm_progress(); /* a sign of life: this may take long */
+    }
+    for (int i = 0; !complaint && i < file->tensors; i++) {
+        const char *name = file->tensor[i].name; /* of a tied head, some files hold a copy */
+        if (!params_find(params, name) && strcmp(name, "lm_head.weight") != 0)
+            complaint = complain("%s: %s is not part of the model that config.json describes", path, name);
     }
     if (!complaint) kernels->cast(params->weights, params->master, params->count);
     safetensors_close(file);

@@ -172,7 +172,7 @@ void trace_write(void)
         free(text);
     }
     if (f) fprintf(f, "{\"ph\":\"M\",\"name\":\"trace_end\",\"pid\":0}\n]}\n");
-    if (f && fclose(f) != 0) fatal("--trace %s: %s", path, strerror(errno));
+    if (f && (ferror(f) || fclose(f) != 0)) fatal("--trace %s: %s", path, strerror(errno));
     if (event_count == EVENTS_MAX)
         fprintf(stderr, "--trace: the first %d events of rank %d are kept\n", EVENTS_MAX, comm_world_rank());
     path = NULL;

@@ -1,6 +1,11 @@
 #include "trainer.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "error.h"
 #include "run.h"
@@ -45,6 +50,44 @@ Expected trainer_expect(const Trainer *t, Shape shape)
     return e;
 }
 
+/* Can this file be written, and is it neither the data nor another output? Leaves it as it is. */
+static const char *check_output(const char *flag, const char *path, const char *const *others, int count)
+{
+    if (!*path) return NULL;
+    struct stat mine, other;
+    bool existed = stat(path, &mine) == 0;
+    int file = open(path, O_WRONLY | O_CREAT, 0666);
+    if (file < 0) return complain("--%s %s: %s", flag, path, strerror(errno));
+    const char *complaint = NULL;
+    fstat(file, &mine);
+    for (int o = 0; o < count && !complaint; o++)
+        if (stat(others[o], &other) == 0 && S_ISREG(other.st_mode) && other.st_dev == mine.st_dev &&
+            other.st_ino == mine.st_ino)
+            complaint = complain("--%s %s: the same file is given to another flag", flag, path);
+    close(file);
+    if (!existed) unlink(path);
+    return complaint;
+}
+
+/* Before anything is written: a run that is refused must leave every file as it was. */
+static const char *check_outputs(const Config *c)
+{
+    const char *const others[] = {c->data, c->log, c->trace, c->dump};
+    const struct {
+        const char *flag, *path;
+        int others; /* the data, and the outputs named before this one */
+    } outputs[] = {{"log", c->log, 1}, {"trace", c->trace, 2}, {"dump", c->dump, 3}};
+    for (int o = 0; o < 3; o++) {
+        const char *complaint = check_output(outputs[o].flag, outputs[o].path, others, outputs[o].others);
+        if (complaint) return complaint;
+        for (int e = 0; e < o; e++) /* named twice, before either exists */
+            if (*outputs[o].path && strcmp(outputs[o].path, outputs[e].path) == 0)
+                return complain("--%s %s: the same file is given to --%s", outputs[o].flag, outputs[o].path,
+                                outputs[e].flag);
+    }
+    return NULL;
+}
+
 void trainer_open(Trainer *t, Shape shape)
 {
     Config *c = &t->config;
@@ -63,14 +106,16 @@ void trainer_open(Trainer *t, Shape shape)
         params_init(&t->model->params, &c->kernels, (uint64_t)c->seed);
     t->optimizer = optimizer_create(config_optimizer(c), &t->model->params, &c->kernels);
 
-    int64_t area = (int64_t)c->batch * c->seq * (c->seq + 1) / 2; /* causal, whole sequences */
-    agree(metrics_open(&t->metrics, c, t->scheme, &t->mesh, area));
-    agree(*c->dump && first_rank() ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels) : NULL);
-    run_begin(c, &t->mesh, t->model->params.count, data_tokens(t->data));
+    agree(first_rank() ? check_outputs(c) : NULL);
 }
 
 void trainer_begin(Trainer *t, Group *replicas)
 {
+    Config *c = &t->config;
+    int64_t area = (int64_t)c->batch * c->seq * (c->seq + 1) / 2; /* causal, whole sequences */
+    agree(metrics_open(&t->metrics, c, t->scheme, &t->mesh, area));
+    agree(*c->dump && first_rank() ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels) : NULL);
+    run_begin(c, &t->mesh, t->model->params.count, data_tokens(t->data));
     t->verify = verify_create(t->config.verify, t->model, &t->batch, t->optimizer.config, replicas);
     metrics_start(&t->metrics);
 }

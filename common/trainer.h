@@ -37,11 +37,12 @@ void trainer_check(Trainer *trainer, Shape shape);
  * over the ranks that see different rows, one for the count of labels and one for the loss. */
 Expected trainer_expect(const Trainer *trainer, Shape shape);
 
-/* [all ranks] Cuts the mesh, opens the data, creates the model with its first weights, the optimizer and the reports. */
+/* [all ranks] Cuts the mesh, opens the data, creates the model with its first weights and the optimizer, and checks that
+ * the outputs can be written. */
 void trainer_open(Trainer *trainer, Shape shape);
 
-/* [all ranks] Call when the scheme is plugged in, before the first step: starts the twin and the clock. `replicas`: the
- * ranks whose weights must be equal. */
+/* [all ranks] Call when the scheme is plugged in and nothing can be refused any more: opens the outputs, says what is
+ * going to run, starts the twin and the clock. `replicas`: the ranks whose weights must be equal. */
 void trainer_begin(Trainer *trainer, Group *replicas);
 
 /* [all ranks] After the last step: ledger, dump, verdict of --verify, sample; frees everything, ends MPI and returns the

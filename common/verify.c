@@ -16,6 +16,9 @@ static const double BOUND_FIRST = 1e-5, BOUND_LATER = 1e-5, FLOOR = 5e-2;
 static const bool JUDGE_LATER = false; /* printed as drift */
 #endif
 
+/* Sums over more rows than this round more, as the root of their number. */
+static const double ROWS_AT_BOUND = 8192;
+
 /* The largest error of a kind, where it was, and whether it is within bounds. */
 typedef struct {
     double error;
@@ -31,6 +34,7 @@ struct Verify {
     Model *twin;         /* on rank 0 */
     Optimizer optimizer; /* on rank 0 */
     Kernels kernels;
+    double bound_first;
     double twin_loss;   /* of this step, on all ranks */
     acc *mine, *theirs; /* on the host: the tensor being compared, this rank's and the twin's */
     Finding loss, gradient, weight;
@@ -63,6 +67,8 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
     v->config = optimizer;
     v->replicas = replicas;
     v->kernels = model->kernels;
+    double rows = (double)batch->order.batch * batch->order.seq;
+    v->bound_first = BOUND_FIRST * fmax(1, sqrt(rows / ROWS_AT_BOUND));
     size_t largest = 0;
     for (int n = 0; n < model->params.views; n++)
         if (model->params.view[n].size > largest) largest = model->params.view[n].size;
@@ -174,7 +180,7 @@ void verify_gradients(Verify *v, const Model *model, long step)
     comm_broadcast(comm_control(), &v->twin_loss, 1, COMM_DOUBLE, 0);
 
     bool judged = step == 0 || JUDGE_LATER;
-    double bound = step == 0 ? BOUND_FIRST : BOUND_LATER;
+    double bound = step == 0 ? v->bound_first : BOUND_LATER;
     const acc *theirs = have_twin() ? v->twin->params.grads : NULL;
     compare_all(v, &model->params, model->params.grads, theirs, judged ? &v->gradient : &v->gradient_drift,
                 judged ? bound : INFINITY, step);
@@ -187,7 +193,7 @@ void verify_loss(Verify *v, long step, double loss)
     double error = fabs(loss - v->twin_loss) / fmax(fabs(v->twin_loss), 1e-3);
     if (isnan(error)) error = INFINITY;
     if (step == 0 || JUDGE_LATER)
-        note(&v->loss, error, step == 0 ? BOUND_FIRST : BOUND_LATER, "the loss", step);
+        note(&v->loss, error, step == 0 ? v->bound_first : BOUND_LATER, "the loss", step);
     else
         note(&v->loss_drift, error, INFINITY, "the loss", step);
 }
@@ -229,9 +235,9 @@ int verify_report(Verify *v)
                    v->loss_drift.error, v->gradient_drift.error, v->weight_drift.error);
         printf("verify: %s  loss %.1e  grad %.1e", failed ? "FAIL" : "PASS", v->loss.error, v->gradient.error);
         if (JUDGE_LATER)
-            printf("  weights %.1e  (bounds %.0e, %.0e)\n", v->weight.error, BOUND_FIRST, BOUND_LATER);
+            printf("  weights %.1e  (bounds %.0e, %.0e)\n", v->weight.error, v->bound_first, BOUND_LATER);
         else
-            printf("  weights %s on all ranks  (bound %.0e)\n", v->unequal[0] ? "not equal" : "equal", BOUND_FIRST);
+            printf("  weights %s on all ranks  (bound %.0e)\n", v->unequal[0] ? "not equal" : "equal", v->bound_first);
     }
     end_twin(v);
     free(v->mine);

@@ -49,11 +49,31 @@ refused "more ranks than the mesh has" "the mesh --dp 2 needs 2 ranks; there are
 refused "--world without --show" "--world 8: goes with --show" 1 $nano --world 8
 refused "bug in a build without bugs" "this build has no bugs" 2 $nano --bug mean_of_means
 refused "a model folder without weights" "config.json" 2 --model tests
+refused "a batch too large to count" "must be at most" 2 $nano --batch 100000000
+refused "a switch with a value" "--ledger=1: takes no value" 2 $nano --ledger=1
 refused "a value where none belongs" "stray: not a flag" 2 $nano stray
 
 tr a-z b-za < LICENSE > "$work/other"
-run 1 $ddp $nano : -n 2 $ddp $nano --data "$work/other"
+mkdir "$work/a" "$work/b"
+cp LICENSE "$work/a/text"
+cp "$work/other" "$work/b/text"
+run 1 --wdir "$work/a" $PWD/$ddp --model nano --data text : -n 2 --wdir "$work/b" $PWD/$ddp --model nano --data text
 verdict "ranks that read different data are refused" said 2 'the ranks do not read the same tokens'
+run 1 $ddp $nano : -n 2 $ddp $nano --lr 0.5
+verdict "ranks with different flags are refused" said 2 'the ranks were started with different flags'
+echo precious > "$work/keep"
+run 2 $ddp $nano --log "$work/keep" --dump "$work/none/file"
+verdict "a refused run leaves an existing log alone" [ $status = 2 -a "$(cat "$work/keep")" = precious ]
+cp LICENSE "$work/text"
+run 2 $ddp --model nano --steps 2 --data "$work/text" --log "$work/text"
+verdict "a log over the data is refused" said 2 'the same file is given to another flag'
+verdict "and the data is still there" cmp -s LICENSE "$work/text"
+run 2 $ddp $nano --log "$work/twice" --dump "$work/twice"
+verdict "one file for two outputs is refused" said 2 'the same file is given to'
+run 2 $ddp $nano --log /dev/full
+verdict "a full disk under --log is a failure" said 1 '--log /dev/full: No space left'
+run 2 $ddp $nano --verify --timeout 0.001
+verdict "when the watchdog has spoken the run has failed" [ $status != 0 ]
 for flag in log dump trace; do
     run 2 $ddp $nano --$flag "$work/none/file"
     verdict "a --$flag that cannot be written is refused" said 2 "^--$flag $work/none/file: No such file"
@@ -108,6 +128,7 @@ verdict "a whole run ends well" [ $status = 0 ]
 verdict "--verify passes" grep -q '^verify: PASS' "$work/out"
 verdict "--ledger agrees" [ "$(grep -c equal "$work/out")" -ge 7 -a "$(grep -c DIFFERS "$work/out")" = 0 ]
 verdict "--log: the first line is the configuration" grep -qE '"model":"nano".*"batch":48.*"bucket-mb":1,.*"architecture":\{"layers":2.*"ranks":3' <(head -1 "$work/log")
+verdict "--log: the learning rate of each step" grep -q '"lr":0.0033' <(sed -n 2p "$work/log")
 verdict "--log: then a line per step" [ "$(grep -c '"step":[123],"loss"' "$work/log")" = 3 ]
 for r in 0 1 2; do
     verdict "--trace: rank $r computes" grep -q "\"name\":\"layer 1 backward\",\"cat\":\"compute\",\"pid\":$r" "$work/trace"
@@ -128,6 +149,21 @@ run 2 $ddp $nano --verify --kernel linear=naive,attention=naive
 verdict "verify passes with naive kernels" grep -q '^verify: PASS' "$work/out"
 run 2 build/fp64/tiny-ddp --model tests/fixtures/qwen3 --seq 20 --batch 4 --data tests/fixtures/qwen3/config.json --steps 2 --verify
 verdict "a folder from transformers trains, and verifies" grep -q '^verify: PASS' "$work/out"
+verdict "with its own weights" grep -q '^step 1/2  loss 5.2' "$work/out"
+odd_model() { # name, sed script over config.json
+    rm -rf "$work/model"
+    cp -r tests/fixtures/llama "$work/model"
+    sed -i "$2" "$work/model/config.json"
+    run 2 $ddp --model "$work/model" --data LICENSE --seq 8 --batch 2 --steps 1
+    verdict "refused: config.json with $1" [ $status = 2 -a "$(wc -l < "$work/err")" = 1 ]
+}
+odd_model "another activation" 's/"silu"/"gelu"/'
+odd_model "a string for a number" 's/"hidden_size": 32/"hidden_size": "32"/'
+odd_model "a fraction for a whole number" 's/"vocab_size": 131/"vocab_size": 131.5/'
+odd_model "fewer layers than the weights have" 's/"num_hidden_layers": 2/"num_hidden_layers": 1/'
+odd_model "absurdly many layers" 's/"num_hidden_layers": 2/"num_hidden_layers": 400000000/'
+odd_model "biases" 's/"attention_bias": false/"attention_bias": true/'
+odd_model "no heads" 's/"num_attention_heads": 4/"num_attention_heads": 0/'
 run 3 build/fp32-san/tiny-ddp $nano --verify --ledger --accumulate 2 --sample 5 --trace "$work/trace2"
 verdict "sanitizers find nothing" [ $status = 0 ]
 run 3 build/fp64-debug/tiny-ddp $nano --verify --sample 5
@@ -139,6 +175,8 @@ for bug in mean_of_means reduce_every_micro_step forget_last_bucket skip=dp.all_
     verdict "verify fails under --bug $bug" [ $status = 1 ]
     verdict "verify says FAIL under --bug $bug" grep -q '^verify: FAIL' "$work/out"
 done
+run 3 build/fp64-bugs/tiny-ddp $nano --ledger --accumulate 2 --bug reduce_every_micro_step
+verdict "the ledger sees what is sent twice" [ $status = 1 -a "$(grep -c DIFFERS "$work/out")" = 1 ]
 run 3 build/fp64-bugs/tiny-ddp $nano --bug rank_seeded_init
 verdict "unequal first weights are refused" said 2 'the ranks start from different weights'
 

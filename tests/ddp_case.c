@@ -30,7 +30,7 @@ DdpCase random_ddp_case(Random *r, int index)
                   .qk_norm = random_int(r, 0, 1),
                   .theta = 1e4,
                   .eps = 1e-5,
-                  .init_std = 0.3},
+                  .init_std = 0.2},
         .seq = random_int(r, 1, 17),
         .sequences = random_int(r, 1, 3),
         .accumulate = random_int(r, 1, 3),

@@ -131,9 +131,12 @@ static void same_bits(void **state)
     float x[5] = {1, 2, 3, 4, 5};
     for (int length = 0; length <= 20; length++)
         assert_together(comm_same_bits(comm_world(), x, (size_t)length), "same");
-    if (comm_world_rank() == 3) x[4] = -x[4]; /* one bit, in the last word, on one rank */
-    assert_together(!comm_same_bits(comm_world(), x, sizeof x), "one bit differs and nobody noticed");
-    assert_together(comm_same_bits(comm_world(), x, 16), "the first four are the same");
+    for (int i = 0; i < 5; i++) { /* one bit, in each word in turn, on one rank */
+        if (comm_world_rank() == 3) x[i] = -x[i];
+        assert_together(!comm_same_bits(comm_world(), x, sizeof x), "one bit of word %d differs and nobody noticed", i);
+        assert_together(comm_same_bits(comm_world(), x, (size_t)i * 4), "those before it are the same");
+        if (comm_world_rank() == 3) x[i] = -x[i];
+    }
 }
 
 /* Ranks that differ along the axes of a group and along no other: not the transpose. */

@@ -67,6 +67,33 @@ static void sends_what_it_promises(void **state)
     }
 }
 
+/* Micro-step m is sequences [m B/A, (m+1) B/A) whatever the mesh, and rank r has its r-th part. */
+static void batch_is_cut_by_micro_step(void **state)
+{
+    (void)state;
+    enum { SEQ = 5, ACCUMULATE = 3 };
+    Group *world = comm_world();
+    int n = group_size(world), me = group_rank(world), B = 2 * n * ACCUMULATE;
+    Kernels kernels = kernels_cpu();
+    Data *data;
+    CHECK(data_open(&data, tokens(), 31, SEQ, 0, 1) == NULL);
+    DataOrder order = {.seed = 2, .batch = B, .seq = SEQ};
+    Batch batch = batch_create(data, order, ACCUMULATE, world, &kernels);
+    batch_read(&batch, 4);
+    Rows want = rows_create_host(2 * SEQ);
+    bool good = batch.counted == B * SEQ;
+    for (int m = 0; m < ACCUMULATE; m++) {
+        Rows rows = batch_micro_step(&batch, m);
+        data_read(data, order, 4, m * (B / ACCUMULATE) + 2 * me, 2, 2 * me * SEQ, &want);
+        good = good && memcmp(rows.token, want.token, 2 * SEQ * sizeof(int)) == 0 &&
+               memcmp(rows.id, want.id, 2 * SEQ * sizeof(int)) == 0;
+    }
+    assert_together(good, "these are not this rank's rows");
+    rows_free_host(&want);
+    batch_free(&batch);
+    data_close(data);
+}
+
 /* --- whole runs: a fixed model, ten steps, whatever hooks the test plugs in --- */
 
 typedef struct {
@@ -80,6 +107,7 @@ static void delayed_after_backward(void *self, int unit)
     Delay *d = self;
     if (group_rank(d->ddp->group) == d->slow_rank) usleep(20000);
     if (d->inner.after_backward) d->inner.after_backward(d->inner.self, unit);
+    for (int b = 0; b < d->ddp->buckets && !d->ddp->options.overlap; b++) CHECK(!d->ddp->bucket[b].work);
 }
 
 /* Trains nano's little sister on the first `ranks` ranks and returns its weights, to be freed; losses[steps]. */
@@ -196,6 +224,7 @@ static void same_curve(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(equals_single_device),
     cmocka_unit_test(sends_what_it_promises),
+    cmocka_unit_test(batch_is_cut_by_micro_step),
     cmocka_unit_test(same_bits),
     cmocka_unit_test(same_curve),
 };

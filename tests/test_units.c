@@ -8,12 +8,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "batch.h"
 #include "config.h"
 #include "error.h"
 #include "optimizer.h"
 #include "params.h"
 #include "rng.h"
 #include "testing.h"
+#include "verify.h"
 
 /* --- random numbers --- */
 
@@ -196,6 +198,72 @@ static void data_order(void **state)
     data_close(data);
 }
 
+/* Every window that fits is drawn, the last one included; and the fingerprint sees every token of a small file. */
+static void data_windows_and_fingerprint(void **state)
+{
+    (void)state;
+    const char *path = "/tmp/tiny-unit-windows.txt";
+    Data *data;
+    write_file(path, "abcdefghijkl", 12);
+    assert_null(data_open(&data, path, 256, 10, 0, 1));
+    Rows rows = rows_create(10);
+    bool first = false, last = false;
+    for (int s = 0; s < 60; s++) {
+        data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = 10}, s, 0, 1, 0, &rows);
+        first = first || rows.token[0] == 'a';
+        last = last || rows.label[9] == 'l';
+    }
+    assert_true(first && last);
+    uint64_t before = data_fingerprint(data);
+    data_close(data);
+    for (int i = 0; i < 12; i++) {
+        char text[] = "abcdefghijkl";
+        text[i] = 'z';
+        write_file(path, text, 12);
+        assert_null(data_open(&data, path, 256, 10, 0, 1));
+        assert_true(data_fingerprint(data) != before);
+        data_close(data);
+    }
+    rows_free(&rows);
+    unlink(path);
+}
+
+static void draws_below(void **state)
+{
+    (void)state;
+    Philox p = philox(9, 3, 4); /* all 64 bits count: n bits / 2^64 */
+    uint64_t bits = (uint64_t)p.word[1] << 32 | p.word[0];
+    assert_true(rng_below(9, 4, 3, 1ull << 63) == bits / 2);
+    assert_true(rng_below(9, 4, 3, 1) == 0);
+}
+
+static void no_label_no_scale(void **state)
+{
+    (void)state;
+    Batch batch = {.counted = 0};
+    assert_true(batch_scale(&batch) == 0);
+    batch.counted = 4;
+    assert_true(batch_scale(&batch) == 0.25);
+}
+
+/* --- verify's metric --- */
+
+static void metric(void **state)
+{
+    (void)state;
+    acc a[3] = {1, 2, 3}, b[3] = {1, 2, 4};
+    double difference, largest;
+    verify_compare(a, b, 3, &difference, &largest);
+    assert_true(difference == 1 && largest == 4);
+    a[0] = (acc)NAN;
+    verify_compare(a, b, 3, &difference, &largest);
+    assert_true(isinf(difference));
+    double floor = sizeof(acc) == 8 ? 1e-3 : 5e-2;
+    assert_true(verify_error(2, 4, 4) == 0.5);
+    assert_true(fabs(verify_error(2, 0, 1000) - 2 / (1000 * floor)) < 1e-12);
+    assert_true(verify_error(0, 0, 0) == 0 && isinf(verify_error(1, 0, 0)));
+}
+
 /* --- optimizer --- */
 
 static void learning_rate(void **state)
@@ -207,6 +275,17 @@ static void learning_rate(void **state)
     assert_true(optimizer_lr(&c, 103) > 0.1 && optimizer_lr(&c, 103) < 0.101);
     c.warmup = 0;
     assert_true(optimizer_lr(&c, 0) == 1);
+}
+
+static void constants_of_the_optimizer(void **state)
+{
+    (void)state;
+    Config c = {.optimizer = "adamw", .lr = 0.5, .warmup = 3, .steps = 9, .weight_decay = 0.25, .clip = 2};
+    OptimizerConfig o = config_optimizer(&c);
+    assert_true(o.kind == OPTIMIZER_ADAMW && o.lr == 0.5 && o.warmup == 3 && o.steps == 9 && o.weight_decay == 0.25);
+    assert_true(o.clip == 2 && o.beta1 == 0.9 && o.beta2 == 0.95 && o.eps == 1e-8);
+    c.optimizer = "sgd";
+    assert_true(config_optimizer(&c).kind == OPTIMIZER_SGD);
 }
 
 static Params params_of_ones(void)
@@ -254,9 +333,9 @@ static void clipping(void **state)
     Params p = params_of_ones();
     for (size_t i = 0; i < p.count; i++) p.grads[i] = 2;
     double norm = 2 * sqrt((double)p.count);
-    const double clips[] = {0, 1, 1e9};
-    const double want[] = {2, 2 / norm, 2}; /* the gradient that is applied */
-    for (int k = 0; k < 3; k++) {
+    const double clips[] = {0, 1, 1e9, 1e-6};
+    const double want[] = {2, 2 / norm, 2, 2 * 1e-6 / (norm + 1e-6)}; /* the gradient that is applied */
+    for (int k = 0; k < 4; k++) {
         p.weights[0] = 1;
         OptimizerConfig c = {.kind = OPTIMIZER_SGD, .lr = 0.1, .steps = 1, .clip = clips[k]};
         Optimizer o = optimizer_create(c, &p, &kernels);
@@ -264,6 +343,14 @@ static void clipping(void **state)
         assert_true(fabs(optimizer_read_norm(&o) - norm) < 1e-9 * norm);
         optimizer_step(&o, &p);
         assert_true(fabs((double)p.weights[0] - (1 - 0.1 * want[k])) < 1e-6);
+        if (k == 3 && sizeof(acc) == 8) { /* the epsilon, where it matters */
+            for (size_t i = 0; i < p.count; i++) p.grads[i] = 0;
+            p.grads[0] = 1e-6;
+            p.weights[0] = 0;
+            optimizer_measure(&o, &p, 0);
+            optimizer_step(&o, &p);
+            assert_true(fabs((double)p.weights[0] + 0.1 * 0.5e-6) < 1e-12); /* clip / (norm + 1e-6) is a half */
+        }
         optimizer_free(&o);
     }
     params_free(&p);
@@ -315,7 +402,7 @@ static void flags(void **state)
         {"--verify=0", "--verify 0: must"},
         {"--kernel linear=magic", "--kernel linear=magic: no such kernel"},
         {"stray", "stray: not a flag"},
-        {"--batch 2000000000 --model nano", "too large"},
+        {"--batch 2000000000 --model nano", "must be at most"},
     };
     for (size_t b = 0; b < sizeof bad / sizeof bad[0]; b++) {
         char text[64];
@@ -338,5 +425,10 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(decay_goes_by_shape),
     cmocka_unit_test(clipping),
     cmocka_unit_test(flags),
+    cmocka_unit_test(draws_below),
+    cmocka_unit_test(data_windows_and_fingerprint),
+    cmocka_unit_test(no_label_no_scale),
+    cmocka_unit_test(metric),
+    cmocka_unit_test(constants_of_the_optimizer),
 };
 TESTING_MAIN(tests)
