@@ -23,7 +23,7 @@ NCCL_HOME ?=# where NCCL is, if not with CUDA or the system
 NVCC_GENCODE ?=# -gencode=arch=compute_90,code=sm_90; by default that of the GPU that is there
 WARNINGS  ?= -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
 OPTIMIZE  ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O2 -g)
-KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native $(WIDE_VECTORS))# for common/cpu
+KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native -fno-math-errno -fno-trapping-math $(WIDE_VECTORS))# for common/cpu
 
 # ------------------------------------------------------------------------------------------------------------------
 

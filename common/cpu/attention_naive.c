@@ -22,6 +22,11 @@ int cpu_lower_bound(const int *id, int count, int value)
 void cpu_attention_merge(acc *out, acc *lse, const acc *block, acc top, acc total, int head_dim)
 {
     if (total == 0) return;
+    if (*lse == -INFINITY) { /* the first block */
+        *lse = top + (acc)log(total);
+        for (int d = 0; d < head_dim; d++) out[d] = block[d] / total;
+        return;
+    }
     acc lse_block = top + (acc)log(total);
     acc larger = *lse > lse_block ? *lse : lse_block;
     acc merged = larger + (acc)log(exp(*lse - larger) + exp(lse_block - larger));
