@@ -140,7 +140,7 @@ demo: tiny-ddp
 
 # --- tests: cmocka, in several builds side by side ---
 
-$(OUT)/test_%: $(OBJ)/tests/test_%.o $(OBJ)/tests/testing.o $(OBJ)/tests/ddp_case.o $(call objects,$(SCHEME)) $(OUT)/libcommon.a
+$(OUT)/test_%: $(OBJ)/tests/test_%.o $(OBJ)/tests/testing.o $(OBJ)/tests/gradient.o $(OBJ)/tests/ddp_case.o $(call objects,$(SCHEME)) $(OUT)/libcommon.a
 	$(call link,-lcmocka)
 
 $(OUT)/hang $(OUT)/read_json: $(OUT)/%: $(OBJ)/tests/%.o $(OUT)/libcommon.a
