@@ -1,7 +1,8 @@
 /* Groups of ranks, and collectives over them.
  *
  * Why: every byte that leaves a rank passes this one place. Here calls are counted, recorded for the watchdog, traced
- * and (in debug builds) compared over the group before they start; what moves the bytes is behind it (comm_mpi.c).
+ * and (in debug builds) compared over the group before they start; what moves the bytes is behind it: comm_mpi.c,
+ * and comm_nccl.c for buffers in a GPU's memory.
  *
  * Callers owe three things. All ranks of a group call the same collectives on it in the same order. A buffer handed to
  * comm_start_* is not touched until comm_wait has returned. And while work is in flight, comm_progress() is called now

@@ -107,6 +107,8 @@ const real *layer_forward(Model *m, int l, const real *x, const real *delta, con
     return leave(m, m->delta, N);
 }
 
+/* enter() is called again for the inputs of the split matrices: a scheme that gathers them does not keep them, but gathers
+ * them a second time. */
 void layer_backward(Model *m, int l, const Rows *rows)
 {
     const Kernels *k = &m->kernels;

@@ -1,7 +1,7 @@
 /* The CUDA backend's own declarations: the kernels behind each entry of kernels.h, and what they share.
  *
  * Every kernel is launched on one stream, the compute stream, and nothing here waits for it: results are there when a
- * later kernel of the stream, or device_download, looks. C in style; templates only on precision, head size and tile.
+ * later kernel of the stream, or cuda_download, looks. C in style; templates only on precision, head size and tile.
  */
 #pragma once
 
