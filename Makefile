@@ -2,7 +2,7 @@
 
 # --- settings: change them on the command line, make PRECISION=fp64 ---
 
-PRECISION ?= fp32# fp32 | fp64 | bf16 (computes on GPUs only)
+PRECISION ?=# fp32 (default) | fp64 | bf16 (computes on GPUs only; default where there is a GPU)
 DEBUG     ?= 0# 1: -O0 -g3, collectives compared before they start, fresh memory filled with NaN
 SAN       ?=# address,undefined
 BUGS      ?= 0# 1: knows --bug NAME
@@ -50,12 +50,7 @@ $(OTHERS): deps
 	@+$(MAKE) --no-print-directory $@
 else
 
-VARIANT := $(PRECISION)$(if $(filter 1,$(DEBUG)),-debug)$(if $(SAN),-san)$(if $(filter 1,$(BUGS)),-bugs)$(if $(filter 0,$(BLAS)),-noblas)$(if $(SRC),-mine)
-OUT := build/$(VARIANT)
-OBJ := $(OUT)/obj
 FOUND := build/found-$(BLAS)-$(CUDA).mk
-Q := $(if $(filter 1,$(V)),,@)
-
 # What this machine has; not asked for by goals that compile nothing.
 ifneq ($(filter-out clean help format,$(or $(MAKECMDGOALS),all)),)
 include $(FOUND)
@@ -63,6 +58,15 @@ $(FOUND): common/tools/probe.sh Makefile
 	@CC="$(CC)" MPICC="$(MPICC)" BLAS="$(BLAS)" CUDA="$(CUDA)" CUDA_HOME="$(CUDA_HOME)" NCCL_HOME="$(NCCL_HOME)" \
 	    sh common/tools/probe.sh $@
 endif
+
+# A GPU, if this build may use one: CUDA is there, and CUDA_VISIBLE_DEVICES does not hide it.
+gpu = $(if $(HAVE_CUDA),$(shell [ -n "$${CUDA_VISIBLE_DEVICES-all}" ] && nvidia-smi -L 2> /dev/null | head -1))
+DEFAULT_PRECISION = $(if $(gpu),bf16,fp32)
+PRECISION := $(or $(PRECISION),$(DEFAULT_PRECISION))
+VARIANT := $(PRECISION)$(if $(filter 1,$(DEBUG)),-debug)$(if $(SAN),-san)$(if $(filter 1,$(BUGS)),-bugs)$(if $(filter 0,$(BLAS)),-noblas)$(if $(SRC),-mine)
+OUT := build/$(VARIANT)
+OBJ := $(OUT)/obj
+Q := $(if $(filter 1,$(V)),,@)
 
 DEFINES := -DPRECISION_$(shell echo $(PRECISION) | tr a-z A-Z) -DTEXT_ROOT='"$(CURDIR)/common"' \
            $(if $(filter 1,$(DEBUG)),-DDEBUG) $(if $(filter 1,$(BUGS)),-DBUGS) $(if $(HAVE_BLAS),-DHAVE_BLAS) $(if $(HAVE_CUDA),-DHAVE_CUDA)
@@ -76,12 +80,13 @@ NVCCFLAGS := $(if $(HAVE_FLASH),-DHAVE_FLASH) -std=c++17 $(if $(filter 1,$(DEBUG
 
 CPU_KERNELS := $(filter-out $(if $(HAVE_BLAS),%/no_blas.c,%_blas.c %_blocks.c),$(wildcard common/cpu/*.c)) \
                $(if $(HAVE_BLAS),,common/cpu/no_blas.c)
-COMMON := $(filter-out common/no_%.c $(if $(HAVE_CUDA),,%_nccl.c),$(wildcard common/*.c)) \
+COMMON := $(filter-out common/no_%.c $(if $(HAVE_CUDA),,%_nccl.c %_cuda.c),$(wildcard common/*.c)) \
           $(if $(filter bf16,$(PRECISION)),common/no_cpu.c,$(CPU_KERNELS)) \
           $(if $(HAVE_CUDA),,common/no_cuda.c)
 CUDA_KERNELS := $(if $(HAVE_CUDA),$(filter-out $(if $(HAVE_FLASH),,common/cuda/attention_flash%),$(wildcard common/cuda/*.cu)))
 SCHEME := $(or $(SRC),tiny-ddp/ddp.c) tiny-ddp/ddp_plan.c
-TESTS := $(basename $(notdir $(wildcard tests/test_*.c))) hang read_json
+# The tests whose first line names this build.
+TESTS := $(basename $(notdir $(shell grep -lE '^/\* ranks: .* builds:.* $(VARIANT)( |$$)' tests/test_*.c))) $(if $(filter bf16,$(VARIANT)),,hang read_json)
 objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 
 .SECONDARY:
@@ -110,7 +115,7 @@ $(OBJ)/%.o: %.c $(OUT)/flags
 	@echo "  CC      $@"
 	$(Q)$(CC) $(CFLAGS) -c $< -o $@
 
-$(OBJ)/common/comm_nccl.o $(OBJ)/common/trace.o: private CFLAGS += $(CUDA_INCLUDES)
+$(OBJ)/common/comm_nccl.o $(OBJ)/common/marks_cuda.o $(OBJ)/common/trace.o $(OBJ)/tests/test_cuda_model.o: private CFLAGS += $(CUDA_INCLUDES)
 $(OBJ)/common/cuda/%.o: common/cuda/%.cu $(OUT)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC    $@"
@@ -121,7 +126,7 @@ $(OUT)/libcommon.a: $(call objects,$(COMMON)) $(patsubst %.cu,$(OBJ)/%.o,$(CUDA_
 
 define link
 @echo "  LINK    $@"
-$(Q)$(MPICC) $(OPTIMIZE) $(SANITIZE) $(filter %.o %.a,$^) $(LIBS) $(1) -o $@
+$(Q)$(MPICC) $(OPTIMIZE) $(SANITIZE) $(filter %.o,$^) $(filter %.a,$^) $(LIBS) $(1) -o $@
 endef
 
 # --- trainers; the default build also puts them into their folders ---
@@ -130,7 +135,7 @@ $(OUT)/tiny-ddp: $(call objects,tiny-ddp/main.c $(SCHEME)) $(OUT)/libcommon.a
 	$(call link)
 
 $(TRAINERS): %: $(OUT)/%
-	@$(if $(filter fp32,$(VARIANT)),cp $< $@/$@ && echo "built: $@/$@",echo "built: $<")
+	@$(if $(filter $(DEFAULT_PRECISION),$(VARIANT)),cp $< $@/$@ && echo "built: $@/$@",echo "built: $<")
 
 $(addprefix run-,$(TRAINERS)): run-%: %
 	$(MPIRUN) -n $(NP) $(OUT)/$* $(ARGS)
@@ -140,8 +145,21 @@ demo: tiny-ddp
 
 # --- tests: cmocka, in several builds side by side ---
 
-$(OUT)/test_%: $(OBJ)/tests/test_%.o $(OBJ)/tests/testing.o $(OBJ)/tests/gradient.o $(OBJ)/tests/ddp_case.o $(call objects,$(SCHEME)) $(OUT)/libcommon.a
+TEST_HELPERS := tests/testing.c $(if $(filter bf16,$(PRECISION)),,tests/gradient.c tests/ddp_case.c $(SCHEME))
+$(OUT)/test_%: $(OBJ)/tests/test_%.o $(call objects,$(TEST_HELPERS)) $(OUT)/libcommon.a
 	$(call link,-lcmocka)
+
+# The CPU's kernels in fp64, under one name of their own, beside this build's.
+REFERENCE := $(patsubst common/cpu/%.c,$(OBJ)/reference/%.o,$(CPU_KERNELS))
+$(OBJ)/reference/exp.o: private FAST := -ffast-math
+$(OBJ)/reference/%.o: common/cpu/%.c $(OUT)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(subst -DPRECISION_BF16,-DPRECISION_FP64,$(subst -DPRECISION_FP32,-DPRECISION_FP64,$(CFLAGS))) $(KERNELS) $(FAST) $(OPENMP) -c $< -o $@
+$(OBJ)/reference.o: $(REFERENCE)
+	@echo "  LD      $@"
+	$(Q)ld -r $^ -o $@ && objcopy --redefine-sym kernels_cpu=reference_kernels $@ && objcopy --keep-global-symbol=reference_kernels $@
+$(OUT)/test_cuda $(OUT)/test_cuda_attention: $(OBJ)/reference.o
+$(OUT)/test_cuda $(OUT)/test_cuda_attention $(OUT)/test_cuda_model: $(OBJ)/tests/both.o
 
 $(OUT)/hang $(OUT)/read_json: $(OUT)/%: $(OBJ)/tests/%.o $(OUT)/libcommon.a
 	$(call link)
@@ -152,12 +170,13 @@ BUILDS_TESTED := "PRECISION=fp32" "PRECISION=fp64" "PRECISION=fp64 BUGS=1 CUDA=0
                  "PRECISION=fp64 DEBUG=1 CUDA=0" "PRECISION=fp32 SAN=address,undefined CUDA=0" "PRECISION=fp32 BLAS=0 CUDA=0"
 test:
 	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $$build programs || exit 1; done
-	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory PRECISION=bf16 all
-	@MPIRUN="$(MPIRUN)" bash tests/run.sh
+	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory PRECISION=bf16 programs
+	@HAVE_CUDA="$(HAVE_CUDA)" MPIRUN="$(MPIRUN)" bash tests/run.sh
 
 grid:
 	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $$build programs || exit 1; done
-	@GRID=10 MPIRUN="$(MPIRUN)" bash tests/run.sh
+	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory PRECISION=bf16 programs
+	@GRID=10 HAVE_CUDA="$(HAVE_CUDA)" MPIRUN="$(MPIRUN)" bash tests/run.sh
 
 # A student's file in place of tiny-ddp/ddp.c.
 test-ddp:
@@ -165,18 +184,22 @@ test-ddp:
 	@$(MAKE) --no-print-directory PRECISION=fp64 CUDA=0 SRC=$(SRC) build/fp64$(if $(SRC),-mine)/test_ddp
 	@MPIRUN="$(MPIRUN)" bash tests/run.sh fp64$(if $(SRC),-mine) test_ddp
 
-bench: tiny-ddp $(OUT)/gemm_rate
+bench:
+	@$(MAKE) --no-print-directory PRECISION=fp32 build/fp32/tiny-ddp build/fp32/gemm_rate
+	@test -z "$(gpu)" || $(MAKE) --no-print-directory PRECISION=bf16 build/bf16/tiny-ddp build/bf16/device_rate
 	@MPIRUN="$(MPIRUN)" bash tests/bench/bench.sh
+	@test -z "$(gpu)" || bash tests/bench/gpu.sh
 
-$(OUT)/gemm_rate: $(OBJ)/tests/bench/gemm_rate.o $(OUT)/libcommon.a
+$(OUT)/gemm_rate $(OUT)/device_rate: $(OUT)/%: $(OBJ)/tests/bench/%.o $(OUT)/libcommon.a
 	$(call link)
 
 # --- looking ---
 
-# NP ranks of the debug build, one of them in gdb on this terminal.
+# NP ranks of the debug build on the CPU, one of them in gdb on this terminal.
+GDB_PRECISION = $(if $(filter bf16,$(PRECISION)),fp32,$(PRECISION))
 gdb:
-	@$(MAKE) --no-print-directory DEBUG=1 tiny-ddp
-	-@GDB_RANK=$(RANK) $(MPIRUN) -q --stdin $(RANK) -n $(NP) common/tools/gdb-rank build/$(PRECISION)-debug/tiny-ddp --timeout 0 $(ARGS)
+	@$(MAKE) --no-print-directory PRECISION=$(GDB_PRECISION) DEBUG=1 tiny-ddp
+	-@GDB_RANK=$(RANK) $(MPIRUN) -q --stdin $(RANK) -n $(NP) common/tools/gdb-rank build/$(GDB_PRECISION)-debug/tiny-ddp --device cpu --timeout 0 $(ARGS)
 
 SOURCES = $(shell git ls-files '*.c' '*.h')
 format:

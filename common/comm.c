@@ -102,13 +102,18 @@ const char *group_name(const Group *group)
     return group->name;
 }
 
+void group_open_device(Group *group, const void *buffer)
+{
+    if (device_owns(buffer)) device_open(group);
+}
+
 /* --- collectives --- */
 
 static Work *work_new(void)
 {
     for (int i = 0; i < WORKS_MAX; i++)
         if (!works[i].busy) {
-            works[i] = (Work){.index = i, .busy = true};
+            works[i] = (Work){.index = i, .busy = true, .marks = {-1, -1}};
             return &works[i];
         }
     fatal("more than %d collectives in flight", WORKS_MAX);
@@ -118,9 +123,13 @@ static void finish(Work *work)
 {
     work->done = true;
     recorder_end(work->record);
-    if (work->counted)
-        trace_collective(group_name(work->group), comm_kind_name(work->what.kind),
-                         work->what.count * comm_type_size(work->what.type), work->started);
+    if (!work->counted) return;
+    const char *kind = comm_kind_name(work->what.kind);
+    size_t bytes = work->what.count * comm_type_size(work->what.type);
+    if (work->marks[0] >= 0)
+        trace_collective_on_gpu(work->group->name, kind, bytes, work->marks[0], work->marks[1]);
+    else
+        trace_collective(work->group->name, kind, bytes, work->started);
 }
 
 /* The one place that every collective passes. */
@@ -150,8 +159,12 @@ static Work *start(Group *group, Collective what)
     recorder_waits_for(-1);
     if (work->counted && bug_skips(group->name, comm_kind_name(what.kind), group->count[what.kind].calls))
         finish(work);
-    else
-        (work->on_device ? device_start : backend_start)(work);
+    else if (work->on_device) {
+        trace_range_begin("%s on %s", comm_kind_name(what.kind), group->name);
+        device_start(work);
+        trace_range_end();
+    } else
+        backend_start(work);
     return work;
 }
 

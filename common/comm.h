@@ -59,6 +59,10 @@ Group *comm_control(void); /* all ranks too, for what is not training: agreement
  * and appears in traces, ledgers and error lines. */
 Group *group_split(Group *parent, int color, const char *name);
 
+/* [all ranks of the group] If `buffer` lies in a GPU's memory: connects the group's GPUs now, rather than in the first
+ * step's first collective. */
+void group_open_device(Group *group, const void *buffer);
+
 int group_size(const Group *group);
 int group_rank(const Group *group);
 const char *group_name(const Group *group);

@@ -29,6 +29,7 @@ struct Work {
     int record;     /* slot in the flight recorder */
     int index;      /* in comm.c's pool and in the backend's table of requests */
     double started; /* trace clock */
+    int marks[2];   /* where the GPU begins and ends it (marks.h); -1: it is timed on the host */
     bool on_device; /* its buffers are GPU memory */
     bool counted;
     bool busy, done;
@@ -53,6 +54,12 @@ void device_start(Work *work);
 bool device_test(Work *work);
 void device_wait(Work *work); /* kernels launched later wait; the host need not */
 void device_finalize(void);
+
+/* [all ranks of the group] Makes what the group's collectives on GPU memory need. Otherwise the first of them does. */
+void device_open(Group *group);
+
+/* From any thread: NULL, or what NCCL says has gone wrong behind the host's back. */
+const char *device_failure(void);
 
 /* Debug builds: compares kind, count, type, operation and root with every rank of the group and aborts, naming both
  * places, when they differ. Elsewhere: nothing. */

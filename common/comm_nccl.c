@@ -7,6 +7,7 @@
  * waits for the one issued before it. */
 #include <cuda_runtime.h>
 #include <nccl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@
 
 #include "comm_internal.h"
 #include "error.h"
+#include "marks_cuda.h"
 #include "precision.h"
 
 cudaStream_t cuda_stream(void); /* the compute stream, common/cuda/device.cu */
@@ -32,12 +34,13 @@ cudaStream_t cuda_stream(void); /* the compute stream, common/cuda/device.cu */
 
 enum { IMPLICIT_ORDER_SINCE = 22600 }; /* NCCL's version code of 2.26.0 */
 
-/* By Group.index. Made when the group's first collective on GPU memory comes. */
+/* By Group.index. */
 static struct {
     bool made, over_host;
-    ncclComm_t comm;
+    ncclComm_t comm; /* the watchdog's thread reads it too */
     cudaStream_t stream;
 } lanes[GROUPS_MAX];
+static pthread_mutex_t lanes_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* By Work.index. */
 static struct {
@@ -84,8 +87,9 @@ static bool some_share_a_gpu(Group *group)
     return share;
 }
 
-static void make_lane(Group *group)
+void device_open(Group *group)
 {
+    if (lanes[group->index].made) return;
     lanes[group->index].made = true; /* before the collectives below, which are on host memory */
     comm_uncounted(1);
     lanes[group->index].over_host = some_share_a_gpu(group);
@@ -99,19 +103,39 @@ static void make_lane(Group *group)
         chained = version < IMPLICIT_ORDER_SINCE;
         setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
         ncclUniqueId id;
+        ncclComm_t comm;
         if (group->rank == 0) NCCL_CHECK(ncclGetUniqueId(&id));
         comm_broadcast(group, &id, sizeof id, COMM_BYTE, 0);
-        NCCL_CHECK(ncclCommInitRank(&lanes[group->index].comm, group->size, id, group->rank));
+        NCCL_CHECK(ncclCommInitRank(&comm, group->size, id, group->rank));
+        pthread_mutex_lock(&lanes_mutex);
+        lanes[group->index].comm = comm;
+        pthread_mutex_unlock(&lanes_mutex);
         CUDA_CHECK(cudaStreamCreateWithFlags(&lanes[group->index].stream, cudaStreamNonBlocking));
     }
     comm_uncounted(0);
 }
 
+const char *device_failure(void)
+{
+    const char *failure = NULL;
+    pthread_mutex_lock(&lanes_mutex);
+    for (int g = 0; g < GROUPS_MAX && !failure; g++) {
+        ncclResult_t code = ncclSuccess;
+        if (lanes[g].comm && ncclCommGetAsyncError(lanes[g].comm, &code) == ncclSuccess && code != ncclSuccess &&
+            code != ncclInProgress)
+            failure = ncclGetErrorString(code);
+    }
+    pthread_mutex_unlock(&lanes_mutex);
+    return failure;
+}
+
 void device_finalize(void)
 {
+    pthread_mutex_lock(&lanes_mutex);
     for (int g = 0; g < GROUPS_MAX; g++)
         if (lanes[g].comm) NCCL_CHECK(ncclCommDestroy(lanes[g].comm));
     memset(lanes, 0, sizeof lanes);
+    pthread_mutex_unlock(&lanes_mutex);
 }
 
 /* --- over NCCL --- */
@@ -128,7 +152,7 @@ static ncclDataType_t nccl_type(CommType type)
     }
 }
 
-static void start_nccl(const Work *work)
+static void start_nccl(Work *work)
 {
     const Collective *c = &work->what;
     ncclComm_t comm = lanes[work->group->index].comm;
@@ -138,6 +162,7 @@ static void start_nccl(const Work *work)
     CUDA_CHECK(cudaEventRecord(slots[work->index].ready, cuda_stream()));
     CUDA_CHECK(cudaStreamWaitEvent(stream, slots[work->index].ready, 0));
     if (chained && last_issued) CUDA_CHECK(cudaStreamWaitEvent(stream, last_issued, 0));
+    work->marks[0] = mark_stream(stream);
     switch (c->kind) {
     case COMM_BROADCAST: NCCL_CHECK(ncclBroadcast(c->out, c->out, c->count, type, c->root, comm, stream)); break;
     case COMM_ALL_REDUCE: NCCL_CHECK(ncclAllReduce(c->out, c->out, c->count, type, op, comm, stream)); break;
@@ -145,6 +170,7 @@ static void start_nccl(const Work *work)
     case COMM_REDUCE_SCATTER: NCCL_CHECK(ncclReduceScatter(c->in, c->out, c->count, type, op, comm, stream)); break;
     default: fatal("no such collective on a GPU: %s", comm_kind_name(c->kind));
     }
+    work->marks[1] = mark_stream(stream);
     CUDA_CHECK(cudaEventRecord(slots[work->index].done, stream));
     last_issued = slots[work->index].done;
 }
@@ -159,22 +185,15 @@ static void grow(char **pinned, size_t *room, size_t bytes)
     *room = bytes;
 }
 
-/* bfloat16 to float and back, rounding to the nearest, ties to even. Sums travel in float. */
-static void widen(float *to, const uint16_t *from, size_t count)
+/* Sums of bf16 travel in float. */
+static void widen(float *to, const real *from, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        uint32_t bits = (uint32_t)from[i] << 16;
-        memcpy(&to[i], &bits, sizeof bits);
-    }
+    for (size_t i = 0; i < count; i++) to[i] = (float)real_double(from[i]);
 }
 
-static void narrow(uint16_t *to, const float *from, size_t count)
+static void narrow(real *to, const float *from, size_t count)
 {
-    for (size_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, &from[i], sizeof bits);
-        to[i] = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    }
+    for (size_t i = 0; i < count; i++) to[i] = real_of((double)from[i]);
 }
 
 static bool reduces(CommKind kind)
@@ -216,7 +235,7 @@ static void start_host(Work *work)
     if (travels_wide(c)) {
         float *widened = malloc(ins * sizeof *widened);
         if (!widened) fatal("out of memory");
-        widen(widened, (const uint16_t *)(const void *)in, ins);
+        widen(widened, (const real *)(const void *)in, ins);
         memcpy(in, widened, ins * sizeof *widened);
         free(widened);
         staged.what.type = COMM_ACC;
@@ -229,7 +248,7 @@ static void finish_host(const Work *work)
     const Collective *c = &work->what;
     char *out = slots[work->index].out;
     size_t outs = out_count(work);
-    if (travels_wide(c)) narrow((uint16_t *)(void *)out, (const float *)(const void *)out, outs);
+    if (travels_wide(c)) narrow((real *)(void *)out, (const float *)(const void *)out, outs);
     CUDA_CHECK(cudaMemcpyAsync(c->out, out, outs * comm_type_size(c->type), cudaMemcpyHostToDevice, cuda_stream()));
     CUDA_CHECK(cudaStreamSynchronize(cuda_stream())); /* the pinned buffer will be used again */
 }
@@ -238,7 +257,7 @@ static void finish_host(const Work *work)
 
 void device_start(Work *work)
 {
-    if (!lanes[work->group->index].made) make_lane(work->group);
+    device_open(work->group);
     if (!slots[work->index].ready) {
         CUDA_CHECK(cudaEventCreateWithFlags(&slots[work->index].ready, cudaEventDisableTiming));
         CUDA_CHECK(cudaEventCreateWithFlags(&slots[work->index].done, cudaEventDisableTiming));

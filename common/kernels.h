@@ -19,6 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "model_config.h"
 #include "precision.h"
 
 /* One block of keys and values, to be folded into the attention of a set of queries. Row i of the queries attends to the
@@ -74,6 +75,12 @@ struct Kernels {
     /* Backend to host; returns when the kernels before it are done and the bytes are there. */
     void (*download)(void *to, const void *from, size_t bytes);
     void (*fill)(void *memory, int byte, size_t bytes);
+
+    /* Memory that the kernels write to between their start and their end, so that none of them allocates: how much, for
+     * this model and calls of at most `rows` rows; and which. It is used until another is handed over, and its contents
+     * never outlive a kernel. NULL: this backend needs none. */
+    size_t (*workspace_bytes)(const ModelConfig *config, int rows);
+    void (*use_workspace)(void *memory, size_t bytes);
 
     /* --- linear: y = x w^T. Backward in two kernels, because pipeline schedules run them apart. --- */
 

@@ -79,6 +79,12 @@ static LayerKept layer_kept(const ModelConfig *c, int n)
     };
 }
 
+/* The kernels may have worked for another model meanwhile (verify's twin). */
+static void use_workspace(Model *m)
+{
+    if (m->workspace) m->kernels.use_workspace(m->workspace, m->workspace_bytes);
+}
+
 Model *model_create(const ModelConfig *config, const Kernels *kernels, int n)
 {
     Model *m = calloc(1, sizeof *m);
@@ -115,6 +121,9 @@ Model *model_create(const ModelConfig *config, const Kernels *kernels, int n)
     m->logits = new_real(n, c->vocab);
     m->loss = new_acc(n, 1);
     m->loss_sum = memory_alloc(sizeof *m->loss_sum, MEMORY_ACTIVATIONS);
+    m->workspace_bytes = kernels->workspace_bytes ? kernels->workspace_bytes(c, n) : 0;
+    if (m->workspace_bytes) m->workspace = memory_alloc(m->workspace_bytes, MEMORY_BUFFERS);
+    use_workspace(m);
     return m;
 }
 
@@ -127,9 +136,11 @@ void model_free(Model *m)
                         a->lse, a->x2,    a->n2, a->rstd2, a->gate_up, a->hidden};
         for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) memory_free(kept[i]);
     }
+    if (m->workspace) m->kernels.use_workspace(NULL, 0);
     Scratch *t = &m->scratch;
-    void *rest[] = {t->dx,       t->dn,    t->dqkv,    t->dattended,  t->dgate_up, t->dhidden, t->dot,  m->rope,
-                    m->embedded, m->delta, m->x_final, m->rstd_final, m->n_final,  m->logits,  m->loss, m->loss_sum};
+    void *rest[] = {m->workspace,  t->dx,      t->dn,     t->dqkv,     t->dattended, t->dgate_up,
+                    t->dhidden,    t->dot,     m->rope,   m->embedded, m->delta,     m->x_final,
+                    m->rstd_final, m->n_final, m->logits, m->loss,     m->loss_sum};
     for (size_t i = 0; i < sizeof rest / sizeof rest[0]; i++) memory_free(rest[i]);
     params_free(&m->params);
     free(m->layer);
@@ -147,6 +158,7 @@ static void call(void (*hook)(void *, int), void *self, int unit)
 
 void model_zero_grads(Model *m)
 {
+    use_workspace(m);
     m->kernels.fill(m->params.grads, 0, m->params.count * sizeof *m->params.grads);
     m->kernels.fill(m->loss_sum, 0, sizeof *m->loss_sum);
 }
@@ -158,6 +170,7 @@ void model_forward(Model *m, const Rows *rows)
     ParameterSeam *s = &m->seams.parameters;
     int N = rows->count, C = c->width;
     CHECK(N <= m->rows_max);
+    use_workspace(m);
 
     call(s->before_forward, s->self, 0);
     const real *root = m->params.unit[0].weights;

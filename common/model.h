@@ -62,6 +62,8 @@ typedef struct {
     real *logits;     /* [N, V]  after model_loss: their gradient */
     acc *loss;        /* [N] */
     double *loss_sum; /* [1]  over the micro-steps since model_zero_grads */
+    void *workspace;  /* the kernels' own memory (kernels.h), or NULL */
+    size_t workspace_bytes;
 } Model;
 
 /* Allocates everything a model needs for micro-steps of at most `rows_max` rows; weights undefined. */

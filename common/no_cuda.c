@@ -2,6 +2,7 @@
 #include "comm_internal.h"
 #include "error.h"
 #include "kernels.h"
+#include "marks.h"
 
 const char *kernels_cuda(Kernels *kernels, int local_rank)
 {
@@ -33,5 +34,40 @@ void device_wait(Work *work)
 }
 
 void device_finalize(void)
+{
+}
+
+void device_open(Group *group)
+{
+    (void)group;
+}
+
+const char *device_failure(void)
+{
+    return NULL;
+}
+
+void marks_start(double now)
+{
+    (void)now;
+}
+
+bool marks_on(void)
+{
+    return false;
+}
+
+int mark_compute(void)
+{
+    return -1;
+}
+
+double mark_time(int mark)
+{
+    (void)mark;
+    return 0;
+}
+
+void marks_stop(void)
 {
 }

@@ -12,8 +12,6 @@
 #include "memory.h"
 #include "rng.h"
 
-enum { SEPARATE_MASTER = sizeof(real) != sizeof(acc) };
-
 /* Appends a view of [rows, cols] at the end of the buffer; rows 0 makes a vector of cols. */
 static void add(Params *p, int unit, int rows, int cols, double std, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
@@ -73,7 +71,7 @@ Params params_create(const ModelConfig *c)
 {
     Params p = params_table(c);
     p.weights = memory_alloc(p.count * sizeof *p.weights, MEMORY_PARAMETERS);
-    p.master = SEPARATE_MASTER ? memory_alloc(p.count * sizeof *p.master, MEMORY_PARAMETERS) : (acc *)p.weights;
+    p.master = MASTER_BYTES ? memory_alloc(p.count * sizeof *p.master, MEMORY_PARAMETERS) : (acc *)p.weights;
     p.grads = memory_alloc(p.count * sizeof *p.grads, MEMORY_GRADIENTS);
     for (int u = 0; u < p.units; u++) {
         p.unit[u].weights = p.weights + p.unit[u].offset;
@@ -84,7 +82,7 @@ Params params_create(const ModelConfig *c)
 
 void params_free(Params *p)
 {
-    if (SEPARATE_MASTER) memory_free(p->master);
+    if (MASTER_BYTES) memory_free(p->master);
     memory_free(p->weights);
     memory_free(p->grads);
     free(p->view);

@@ -44,6 +44,9 @@ typedef struct {
     acc *grads;    /* [count]  partial over the ranks that see other rows, until summed */
 } Params;
 
+/* Bytes of a weight's master copy; none where real is acc. */
+enum { MASTER_BYTES = sizeof(real) == sizeof(acc) ? 0 : sizeof(acc) };
+
 /* The table for `config`, without buffers: enough to count and to draw. */
 Params params_table(const ModelConfig *config);
 

@@ -32,6 +32,7 @@ typedef float acc;
 #endif
 
 #ifndef __CUDACC__
-/* A `real` as the host can compute with it. */
-float real_value(real x);
+/* A `real` as the host can compute with it, and the nearest `real` to a number (ties to even). */
+double real_double(real x);
+real real_of(double x);
 #endif

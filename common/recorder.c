@@ -100,10 +100,14 @@ static void *watch(void *unused)
             continue;
         }
         double silent = (double)(now() - last_sign_of_life) * 1e-9;
-        if (silent <= timeout) continue;
+        const char *failure = device_failure();
+        if (silent <= timeout && !failure) continue;
         gave_up = 1;
-        char cause[64];
-        snprintf(cause, sizeof cause, "no progress for %.0f s:", silent);
+        char cause[128];
+        if (failure)
+            snprintf(cause, sizeof cause, "NCCL failed (%s):", failure);
+        else
+            snprintf(cause, sizeof cause, "no progress for %.0f s:", silent);
         say_where(cause);
         sleep(MOURNING_SECONDS); /* the watchdogs of the other ranks speak too; then one exit ends all */
         _exit(1);

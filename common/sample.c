@@ -60,7 +60,7 @@ void sample_print(Model *model, const char *prompt, long count, int seq, uint64_
         Rows last = rows_slice(&rows, 0, window);
         model_forward(model, &last);
         model->kernels.download(row, model->logits + (size_t)(window - 1) * (size_t)V, (size_t)V * sizeof *row);
-        for (int i = 0; i < V; i++) logits[i] = real_value(row[i]);
+        for (int i = 0; i < V; i++) logits[i] = (float)real_double(row[i]);
         double u = rng_uniform(seed, rng_stream("sample"), (uint64_t)s);
         text[n] = draw(logits, V, u);
         if (prints) print_token(text[n], V);

@@ -10,8 +10,8 @@
 
 #include "comm.h"
 #include "error.h"
+#include "marks.h"
 
-/* On a GPU the same spans are NVTX ranges, so that Nsight Systems shows their names. */
 #ifdef HAVE_CUDA
 #include <nvtx3/nvToolsExt.h>
 #define RANGE_PUSH(name) nvtxRangePushA(name)
@@ -29,7 +29,8 @@ typedef struct {
     char name[40];
     double begin, end;
     int lane;
-    size_t bytes; /* 0: compute */
+    size_t bytes;       /* of a collective */
+    int mark, mark_end; /* times that the GPU knows; -1: begin and end are right */
 } Event;
 
 static const char *path; /* NULL: off */
@@ -41,10 +42,12 @@ static double zero;
 static struct {
     char name[40];
     double begin;
+    int mark;
 } open_span[DEPTH_MAX];
 static int depth;
 
-/* Lane 0 is compute. A lane of communication holds collectives of one group, none overlapping another. */
+/* A lane of communication holds collectives of one group, none overlapping another. Those of a GPU are one stream. */
+enum { LANE_COMPUTE, LANE_HOST, LANES_FIXED }; /* LANE_HOST: only where the GPU computes */
 static struct {
     char name[32];
     double busy_until;
@@ -69,7 +72,7 @@ const char *trace_open(const char *path_)
         return complain("--trace %s: %s", path_, strerror(errno));
     events = malloc(EVENTS_MAX * sizeof *events);
     if (!events) fatal("--trace: no memory for %d events", EVENTS_MAX);
-    lane_count = 1;
+    lane_count = LANES_FIXED;
     path = path_;
     return NULL;
 }
@@ -79,14 +82,15 @@ void trace_start(void)
     if (!path) return;
     comm_barrier(comm_control());
     zero = monotonic();
+    marks_start(0);
     event_count = 0;
 }
 
-static void record(const char *name, double begin, double end, int lane, size_t bytes)
+static void record(const char *name, Event event)
 {
     if (event_count == EVENTS_MAX) return; /* trace_write says so */
     Event *e = &events[event_count++];
-    *e = (Event){.begin = begin, .end = end, .lane = lane, .bytes = bytes};
+    *e = event;
     snprintf(e->name, sizeof e->name, "%s", name);
 }
 
@@ -99,6 +103,7 @@ void trace_begin(const char *format, ...)
     vsnprintf(open_span[depth].name, sizeof open_span[depth].name, format, arguments);
     va_end(arguments);
     RANGE_PUSH(open_span[depth].name);
+    open_span[depth].mark = mark_compute();
     open_span[depth++].begin = trace_clock();
 }
 
@@ -108,12 +113,32 @@ void trace_end(void)
     CHECK(depth > 0);
     depth--;
     RANGE_POP();
-    if (path) record(open_span[depth].name, open_span[depth].begin, trace_clock(), 0, 0);
+    if (!path) return;
+    const char *name = open_span[depth].name;
+    int mark = open_span[depth].mark, lane = mark >= 0 ? LANE_HOST : LANE_COMPUTE;
+    record(name, (Event){.begin = open_span[depth].begin, .end = trace_clock(), .lane = lane, .mark = -1});
+    if (mark >= 0) record(name, (Event){.lane = LANE_COMPUTE, .mark = mark, .mark_end = mark_compute()});
+}
+
+void trace_range_begin(const char *format, ...)
+{
+    if (!RANGES) return;
+    char name[40];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(name, sizeof name, format, arguments);
+    va_end(arguments);
+    RANGE_PUSH(name);
+}
+
+void trace_range_end(void)
+{
+    RANGE_POP();
 }
 
 static int lane_of(const char *group, double begin)
 {
-    for (int l = 1; l < lane_count; l++)
+    for (int l = LANES_FIXED; l < lane_count; l++)
         if (strcmp(lanes[l].name, group) == 0 && lanes[l].busy_until <= begin) return l;
     if (lane_count == LANES_MAX) return LANES_MAX - 1;
     snprintf(lanes[lane_count].name, sizeof lanes[lane_count].name, "%s", group);
@@ -126,10 +151,21 @@ void trace_collective(const char *group, const char *kind, size_t bytes, double 
     double end = trace_clock();
     int lane = lane_of(group, started);
     lanes[lane].busy_until = end;
-    record(kind, started, end, lane, bytes);
+    record(kind, (Event){.begin = started, .end = end, .lane = lane, .bytes = bytes, .mark = -1});
+}
+
+void trace_collective_on_gpu(const char *group, const char *kind, size_t bytes, int begin, int end)
+{
+    if (!path) return;
+    record(kind, (Event){.lane = lane_of(group, 0), .bytes = bytes, .mark = begin, .mark_end = end});
 }
 
 /* --- the file --- */
+
+static const char *category(int lane)
+{
+    return lane == LANE_COMPUTE ? "compute" : lane == LANE_HOST ? "host" : "comm";
+}
 
 /* This rank's events as JSON objects, one a line, each followed by a comma. The caller frees it. */
 static char *events_as_text(size_t *length)
@@ -142,13 +178,15 @@ static char *events_as_text(size_t *length)
     fprintf(f, "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":%d,\"args\":{\"name\":\"rank %d on %s\"}},\n", rank,
             rank, host);
     for (int l = 0; l < lane_count; l++)
-        fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s%s\"}},\n",
-                rank, l, l ? "comm " : "compute", lanes[l].name);
+        if (l != LANE_HOST || marks_on())
+            fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s%s\"}},\n",
+                    rank, l, category(l), l < LANES_FIXED ? "" : lanes[l].name);
     for (int i = 0; i < event_count; i++) {
         const Event *e = &events[i];
+        double begin = e->mark < 0 ? e->begin : mark_time(e->mark), end = e->mark < 0 ? e->end : mark_time(e->mark_end);
         fprintf(f, "{\"ph\":\"X\",\"name\":\"%s\",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f",
-                e->name, e->lane ? "comm" : "compute", rank, e->lane, e->begin * 1e6, (e->end - e->begin) * 1e6);
-        if (e->lane) fprintf(f, ",\"args\":{\"bytes\":%zu}", e->bytes);
+                e->name, category(e->lane), rank, e->lane, begin * 1e6, (end - begin) * 1e6);
+        if (e->lane >= LANES_FIXED) fprintf(f, ",\"args\":{\"bytes\":%zu}", e->bytes);
         fprintf(f, "},\n");
     }
     fclose(f);
@@ -176,6 +214,7 @@ void trace_write(void)
     if (event_count == EVENTS_MAX)
         fprintf(stderr, "--trace: the first %d events of rank %d are kept\n", EVENTS_MAX, comm_world_rank());
     path = NULL;
+    marks_stop();
     free(events);
     events = NULL;
     event_count = 0;

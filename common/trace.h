@@ -1,7 +1,11 @@
 /* A timeline of what every rank computes and communicates, in Chrome's trace-event format: open it in Perfetto or
  * chrome://tracing. One process per rank (pid = rank); thread 0 is compute, the others are lanes of communication, one
  * per group, and a further one where collectives of a group overlap in time. Off until trace_open: then every call
- * below costs one comparison. */
+ * below costs one comparison.
+ *
+ * On a GPU these lanes have the GPU's own times, of its compute stream and of each group's stream, and a further lane
+ * shows when the host issued the work: it runs ahead. There every span is an NVTX range too, whether or not a trace is
+ * written, so that Nsight Systems shows the same names. */
 #pragma once
 
 #include <stddef.h>
@@ -22,6 +26,13 @@ void trace_end(void);
 
 /* A collective that was started at `started` (trace_clock) and is seen to be done now. */
 void trace_collective(const char *group, const char *kind, size_t bytes, double started);
+
+/* One that a GPU begins and ends at these marks. */
+void trace_collective_on_gpu(const char *group, const char *kind, size_t bytes, int begin, int end);
+
+/* An NVTX range and nothing else. */
+void trace_range_begin(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void trace_range_end(void);
 
 /* [all ranks] Rank 0 collects all events and writes the file. */
 void trace_write(void);

@@ -44,6 +44,9 @@ Expected trainer_expect(const Trainer *t, Shape shape)
     e.memory[MEMORY_ACTIVATIONS] =
         model_activation_bytes(&c->architecture, step_rows / (size_t)c->accumulate) + 6 * sizeof(int) * step_rows;
     e.memory[MEMORY_OPTIMIZER] = sizeof(StepScalars);
+    if (c->kernels.workspace_bytes)
+        e.memory[MEMORY_BUFFERS] +=
+            c->kernels.workspace_bytes(&c->architecture, (int)(step_rows / (size_t)c->accumulate));
     if (config_optimizer(c).kind == OPTIMIZER_ADAMW) e.memory[MEMORY_OPTIMIZER] += 2 * p.count * sizeof(acc);
     expect(&e, "data", COMM_ALL_REDUCE, 2 * (double)c->steps, 16 * (double)c->steps, data_ranks);
     params_free(&p);

@@ -11,9 +11,12 @@
 #if defined(PRECISION_FP64)
 static const double BOUND_FIRST = 1e-12, BOUND_LATER = 1e-9, FLOOR = 1e-3;
 static const bool JUDGE_LATER = true;
-#else
+#elif defined(PRECISION_FP32)
 static const double BOUND_FIRST = 1e-5, BOUND_LATER = 1e-5, FLOOR = 5e-2;
 static const bool JUDGE_LATER = false; /* printed as drift */
+#else
+static const double BOUND_FIRST = 5e-2, BOUND_LATER = 5e-2, FLOOR = 5e-2;
+static const bool JUDGE_LATER = false;
 #endif
 
 /* Sums over more rows than this round more, as the root of their number. */

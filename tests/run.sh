@@ -11,6 +11,10 @@ cd "$(dirname "$0")/.."
 
 run_binary() { # build, test, ranks
     local program=build/$1/$2 log status
+    if [ "$1" = bf16 ] && [ -z "${HAVE_CUDA:-}" ]; then
+        echo "skip $2 (bf16): this build has no CUDA"
+        return
+    fi
     log=$(mktemp)
     if [ ! -x "$program" ]; then
         echo "FAIL $2 ($1): not built"
@@ -57,6 +61,8 @@ else
         test=$(basename "$source" .c)
         for build in $(header "$test" builds); do run_binary "$build" "$test" "$(header "$test" ranks)"; done
     done
+    . tests/gpu.sh
+    export CUDA_VISIBLE_DEVICES= # what follows is what a machine without a GPU prints
     . tests/cli.sh
     . tests/docs.sh
 fi

@@ -37,7 +37,7 @@ static Attention attention_new(Random *r, unsigned flags)
 
 static void attention_free(Attention *p)
 {
-    rows_free(&p->rows);
+    rows_free_host(&p->rows);
     free(p->q), free(p->k), free(p->v), free(p->out), free(p->dout), free(p->lse), free(p->dot);
 }
 
@@ -184,7 +184,7 @@ static void attention_many_tiles(void **state)
         assert_true(error_of(out1, out2, count) <= ROUNDING);
         assert_true(error_of(lse1, lse2, (size_t)n) <= ROUNDING);
         free(q), free(k), free(v), free(out1), free(out2), free(lse1), free(lse2);
-        rows_free(&rows);
+        rows_free_host(&rows);
     }
 }
 

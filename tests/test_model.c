@@ -72,7 +72,7 @@ static void finite_differences(void **state)
             }
         }
         model_free(m);
-        rows_free(&rows);
+        rows_free_host(&rows);
     }
 }
 
@@ -113,7 +113,7 @@ static void packed_documents(void **state)
     assert_true(error_of(m->logits + half, second, half) <= ROUNDING);
     free(want), free(second);
     model_free(m);
-    rows_free(&packed);
+    rows_free_host(&packed);
 }
 
 static void no_counted_label(void **state)
@@ -131,7 +131,7 @@ static void no_counted_label(void **state)
     model_backward(m, &rows);
     for (size_t i = 0; i < m->params.count; i++) assert_true(m->params.grads[i] == 0);
     model_free(m);
-    rows_free(&rows);
+    rows_free_host(&rows);
 }
 
 /* --- the seams --- */
@@ -302,7 +302,7 @@ static void full_seams_change_nothing(void **state)
     for (int b = 0; b < 4; b++) free(recorder.buffer[b]);
     free(folds.fold), free(folds.dk), free(folds.dv), free(want);
     model_free(m);
-    rows_free(&rows);
+    rows_free_host(&rows);
 }
 
 /* --- memory and counts --- */

@@ -1,22 +1,35 @@
-/* ranks: 1  builds: fp64
+/* ranks: 1  builds: fp64 fp32 bf16
  *
  * The model against PyTorch: logits, loss, every gradient, and four clipped AdamW steps of tiny Hugging Face models in
  * true float64 (tests/oracle/make_fixtures.py). Finite differences prove that backward fits forward; only this proves that
- * forward is Llama. */
+ * forward is Llama. On the CPU, and on a GPU where there is one; bf16 on a GPU only. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "error.h"
+#include "memory.h"
 #include "model.h"
 #include "optimizer.h"
 #include "safetensors.h"
 #include "testing.h"
 #include "verify.h"
 
-static const double SAME = 1e-10, AFTER_STEPS = 1e-8;
+/* Bounds of what one forward and backward pass give, and of what follows optimizer steps; in bf16 twice the largest error
+ * seen on an H200 (gradients 3.5e-2, logits 1.3e-2). AdamW's first steps divide a
+ * gradient by its own size, so in bf16 its weights are not judged. */
+#if defined(PRECISION_FP64)
+static const double SAME = 1e-10, AFTER_STEPS = 1e-8, WEIGHTS = 1e-8;
+#elif defined(PRECISION_FP32)
+static const double SAME = 5e-6, AFTER_STEPS = 1e-5, WEIGHTS = 1e-4;
+#else
+static const double SAME = 7e-2, AFTER_STEPS = 5e-2, WEIGHTS = INFINITY;
+#endif
 enum { STEPS = 4 };
+
+static Kernels gpu;
+static bool there_is_a_gpu;
 
 static double number_of(const Safetensors *file, const char *name, size_t i)
 {
@@ -32,7 +45,7 @@ static Rows rows_of(const Safetensors *file)
     assert_non_null(ids);
     assert_non_null(labels);
     int B = (int)ids->shape[0], T = (int)ids->shape[1];
-    Rows rows = rows_create(B * T);
+    Rows rows = rows_create_host(B * T);
     for (int i = 0; i < B * T; i++) {
         int t = i % T;
         rows.token[i] = (int)tensor_at(ids, (size_t)i);
@@ -74,19 +87,44 @@ static double worst_error(const Params *p, const acc *ours, const Safetensors *f
     return worst;
 }
 
-static void check_model(const char *name, bool naive)
+static acc *downloaded(const Model *model, const void *from, size_t bytes)
+{
+    acc *host = malloc(bytes);
+    assert_non_null(host);
+    model->kernels.download(host, from, bytes);
+    return host;
+}
+
+static double worst_logit(const Model *model, const Safetensors *oracle)
+{
+    const Tensor *logits = safetensors_find(oracle, "logits");
+    real *ours = malloc(logits->count * sizeof *ours);
+    model->kernels.download(ours, model->logits, logits->count * sizeof *ours);
+    double difference = 0, largest = 0;
+    for (size_t i = 0; i < logits->count; i++) {
+        difference = fmax(difference, fabs(real_double(ours[i]) - tensor_at(logits, i)));
+        largest = fmax(largest, fabs(tensor_at(logits, i)));
+    }
+    free(ours);
+    return difference / largest;
+}
+
+static void check_model(const char *name, Kernels kernels, bool naive)
 {
     char dir[128], path[160];
     snprintf(dir, sizeof dir, "tests/fixtures/%s", name);
     snprintf(path, sizeof path, "%s/oracle.safetensors", dir);
     Safetensors *oracle;
     assert_null(safetensors_open(&oracle, path));
-    Rows rows = rows_of(oracle);
+    Rows host = rows_of(oracle);
     ModelConfig config;
     assert_null(model_config_read(&config, dir));
-    config.max_seq = rows.count;
-    Kernels kernels = kernels_cpu();
-    if (naive) assert_null(kernels_choose(&kernels, "linear=naive"));
+    config.max_seq = host.count;
+    memory_use(&kernels);
+    Rows rows = rows_create(host.count);
+    rows_upload(&kernels, &rows, &host);
+    const char *note = kernels.fit ? kernels.fit(&kernels, config.head_dim) : NULL;
+    if (naive && strcmp(kernels.backend, "cpu") == 0) assert_null(kernels_choose(&kernels, "linear=naive"));
     if (naive) assert_null(kernels_choose(&kernels, "attention=naive"));
     Model *model = model_create(&config, &kernels, rows.count);
     assert_null(safetensors_load_weights(&model->params, &kernels, dir));
@@ -95,26 +133,27 @@ static void check_model(const char *name, bool naive)
     OptimizerConfig recipe = {
         .kind = OPTIMIZER_ADAMW, .lr = 1e-3, .weight_decay = 0.1, .clip = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
     Optimizer optimizer = optimizer_create(recipe, &model->params, &kernels);
-    double scale = 1.0 / (double)rows_counted(&rows);
+    double scale = 1.0 / (double)rows_counted(&host);
     for (int step = 0; step < STEPS; step++) {
         model_zero_grads(model);
         model_forward(model, &rows);
         if (step == 0) {
-            const Tensor *logits = safetensors_find(oracle, "logits");
-            double difference = 0, largest = 0;
-            for (size_t i = 0; i < logits->count; i++) {
-                difference = fmax(difference, fabs((double)model->logits[i] - tensor_at(logits, i)));
-                largest = fmax(largest, fabs(tensor_at(logits, i)));
-            }
-            printf("%s%s: logits off by %.1e", name, naive ? ", naive kernels" : "", difference / largest);
-            assert_true(difference <= SAME * largest);
+            double error = worst_logit(model, oracle);
+            printf("%s on the %s%s: logits off by %.1e", name, kernels.backend,
+                   naive  ? ", naive kernels"
+                   : note ? ", flash attention does not fit"
+                          : "",
+                   error);
+            assert_true(error <= SAME);
         }
         model_loss(model, &rows, scale);
         double loss = model_read_loss(model), want = number_of(oracle, "losses", (size_t)step);
         assert_true(fabs(loss - want) <= (step ? AFTER_STEPS : SAME) * want);
         model_backward(model, &rows);
         if (step == 0) {
-            double error = worst_error(&model->params, model->params.grads, oracle, "grad");
+            acc *grads = downloaded(model, model->params.grads, model->params.count * sizeof(acc));
+            double error = worst_error(&model->params, grads, oracle, "grad");
+            free(grads);
             printf(", gradients by %.1e", error);
             assert_true(error <= SAME);
         }
@@ -124,28 +163,50 @@ static void check_model(const char *name, bool naive)
         assert_true(norm > recipe.clip); /* so clipping is part of what is tested */
         optimizer_step(&optimizer, &model->params);
     }
-    double error = worst_error(&model->params, model->params.weights, oracle, "final");
+    acc *weights = downloaded(model, model->params.master, model->params.count * sizeof(acc));
+    double error = worst_error(&model->params, weights, oracle, "final");
+    free(weights);
     printf(", weights after %d steps by %.1e\n", STEPS, error);
-    assert_true(error <= AFTER_STEPS);
+    assert_true(error <= WEIGHTS);
 
     optimizer_free(&optimizer);
     model_free(model);
     rows_free(&rows);
+    rows_free_host(&host);
     safetensors_close(oracle);
+}
+
+static void check_both(const char *name, const Kernels *kernels)
+{
+    if (!kernels->backend) skip();
+    check_model(name, *kernels, false);
+    check_model(name, *kernels, true);
 }
 
 static void llama(void **state)
 {
     (void)state;
-    check_model("llama", false);
-    check_model("llama", true);
+    Kernels cpu = kernels_cpu();
+    check_both("llama", &cpu);
 }
 
 static void qwen3(void **state)
 {
     (void)state;
-    check_model("qwen3", false);
-    check_model("qwen3", true);
+    Kernels cpu = kernels_cpu();
+    check_both("qwen3", &cpu);
+}
+
+static void llama_on_gpu(void **state)
+{
+    (void)state;
+    check_both("llama", &gpu);
+}
+
+static void qwen3_on_gpu(void **state)
+{
+    (void)state;
+    check_both("qwen3", &gpu);
 }
 
 /* A file that is cut short or lacks a tensor is refused, naming it. */
@@ -163,7 +224,9 @@ static void bad_files(void **state)
     remove("/tmp/tiny-short.safetensors");
 
     ModelConfig config;
-    Kernels kernels = kernels_cpu();
+    Kernels kernels = there_is_a_gpu ? gpu : kernels_cpu();
+    if (!kernels.backend) skip();
+    memory_use(&kernels);
     assert_null(model_config_read(&config, "tests/fixtures/llama"));
     config.tied = false, config.qk_norm = true, config.max_seq = 1; /* qwen3's names are not in llama's file */
     Params params = params_create(&config);
@@ -179,8 +242,15 @@ static void bad_files(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(llama),
-    cmocka_unit_test(qwen3),
-    cmocka_unit_test(bad_files),
+    cmocka_unit_test(llama),        cmocka_unit_test(qwen3),     cmocka_unit_test(llama_on_gpu),
+    cmocka_unit_test(qwen3_on_gpu), cmocka_unit_test(bad_files),
 };
-TESTING_MAIN(tests)
+
+int main(int argc, char **argv)
+{
+    const char *complaint = kernels_cuda(&gpu, 0);
+    if (complaint) gpu = (Kernels){0};
+    there_is_a_gpu = complaint == NULL;
+    printf("test_oracle: %s\n", complaint ? complaint : gpu.describe());
+    return testing_run("test_oracle", tests, sizeof tests / sizeof tests[0], argc, argv);
+}

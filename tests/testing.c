@@ -75,13 +75,13 @@ real *random_array(Random *r, size_t n)
 {
     real *x = malloc((n ? n : 1) * sizeof *x);
     CHECK(x);
-    for (size_t i = 0; i < n; i++) x[i] = (real)random_real(r);
+    for (size_t i = 0; i < n; i++) x[i] = real_of(random_real(r));
     return x;
 }
 
 Rows random_rows(Random *r, int sequences, int seq, int vocab, unsigned flags)
 {
-    Rows rows = rows_create(sequences * seq);
+    Rows rows = rows_create_host(sequences * seq);
     for (int b = 0; b < sequences; b++) {
         int begin = b * seq, window = random_int(r, 1, seq);
         int keep = flags & ROWS_MASKED ? random_int(r, 0, 4) : 4; /* of four labels */

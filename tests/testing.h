@@ -39,7 +39,7 @@ int random_int(Random *random, int low, int high); /* inclusive */
 double random_real(Random *random);                /* mean 0, standard deviation 1 */
 real *random_array(Random *random, size_t n);      /* n of them, to be freed with free() */
 
-/* Sequences of random tokens: lengths, intervals and labels vary. See the flags. */
+/* Sequences of random tokens, on the host: lengths, intervals and labels vary. See the flags. End with rows_free_host. */
 enum {
     ROWS_DOCUMENTS = 1, /* sequences are packed documents of random lengths, blind to each other */
     ROWS_WINDOW = 2,    /* sliding window instead of all that came before */

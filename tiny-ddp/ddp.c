@@ -10,6 +10,7 @@
 Ddp ddp_create(Params *params, Group *group, DdpOptions options)
 {
     Ddp ddp = {.params = params, .group = group, .options = options};
+    group_open_device(group, params->grads);
     double full = options.bucket_mb * 1048576 / sizeof(acc); /* elements */
     ddp.bucket = calloc((size_t)params->units, sizeof *ddp.bucket);
     if (!ddp.bucket) fatal("out of memory for the buckets");

@@ -52,21 +52,25 @@ static __global__ void find_strips(Spans spans, int strips, int blocks)
     if (lane == 0) spans.block[block] = {first, last};
 }
 
-/* Room for calls with up to `rows` queries and keys: about 8.4 bytes a row. Grown at the first call that needs it, for
- * which it waits for the GPU. */
+/* Blocks own two strips at most. */
+static size_t strips_of(int rows)
+{
+    return (size_t)divide_up(rows, 2 * STRIP) * 2;
+}
+
+/* About 8.4 bytes a row of queries or keys. */
+size_t attention_flash_workspace(int rows)
+{
+    return strips_of(rows) * (STRIP * sizeof(Span) + sizeof(Strip) + sizeof(Span));
+}
+
 static Spans spans_for(int rows)
 {
-    static Spans spans;
-    static int room;
-    if (rows <= room) return spans;
-    size_t strips = (size_t)divide_up(rows, 2 * STRIP) * 2; /* blocks own two at most */
-    CUDA_CHECK(cudaFree(spans.row));
-    CUDA_CHECK(cudaFree(spans.strip));
-    CUDA_CHECK(cudaFree(spans.block));
-    CUDA_CHECK(cudaMalloc(&spans.row, strips * STRIP * sizeof *spans.row));
-    CUDA_CHECK(cudaMalloc(&spans.strip, strips * sizeof *spans.strip));
-    CUDA_CHECK(cudaMalloc(&spans.block, strips * sizeof *spans.block));
-    room = rows;
+    size_t strips = strips_of(rows);
+    Spans spans;
+    spans.strip = (Strip *)cuda_workspace(attention_flash_workspace(rows)); /* first: the one with the widest type */
+    spans.row = (Span *)(spans.strip + strips);
+    spans.block = spans.row + strips * STRIP;
     return spans;
 }
 

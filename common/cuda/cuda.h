@@ -18,11 +18,20 @@ extern "C" {
 enum { CUDA_HEAD_DIM_MAX = 256 };
 
 cudaStream_t cuda_stream(void);
+bool cuda_in_use(void); /* has anything been asked of the stream? */
 
-/* Scratch memory that lives as long as the program and is taken at its first use: at least `bytes` bytes, the same
- * pointer until a larger size is asked for. `slot` tells its users apart. */
-enum { SCRATCH_SUMS, SCRATCH_COLUMNS, SCRATCH_ORDER, SCRATCH_BLAS, SCRATCH_SLOTS };
-void *cuda_scratch(int slot, size_t bytes);
+/* The workspace that was handed over (kernels.h), of which the caller needs `bytes`. All kernels share it: they run one
+ * after the other. Ends the job if it is too small. */
+void *cuda_workspace(size_t bytes);
+void cuda_use_workspace(void *memory, size_t bytes);
+
+/* What each of them needs, at most. */
+size_t cuda_linear_workspace(void);
+size_t cuda_embedding_workspace(int rows, int width);
+size_t cuda_norm_workspace(int width);
+size_t cuda_qk_rope_workspace(int head_dim);
+size_t cuda_sum_workspace(void);
+size_t attention_flash_workspace(int rows);
 
 /* Ends the job, naming the call, its place and the rank, unless it returned cudaSuccess. */
 void cuda_check(cudaError_t code, const char *call, const char *file, int line);

@@ -1,9 +1,12 @@
 /* The GPU's memory and its stream. */
 #include <stdio.h>
+#include <string.h>
 
 #include "cuda.h"
 
 static cudaStream_t stream;
+static void *workspace;
+static size_t workspace_bytes;
 
 void cuda_check(cudaError_t code, const char *call, const char *file, int line)
 {
@@ -16,19 +19,22 @@ cudaStream_t cuda_stream(void)
     return stream;
 }
 
-void *cuda_scratch(int slot, size_t bytes)
+bool cuda_in_use(void)
 {
-    static struct {
-        void *memory;
-        size_t bytes;
-    } slots[SCRATCH_SLOTS];
-    if (slots[slot].bytes < bytes) {
-        CUDA_CHECK(cudaStreamSynchronize(cuda_stream()));
-        CUDA_CHECK(cudaFree(slots[slot].memory));
-        CUDA_CHECK(cudaMalloc(&slots[slot].memory, bytes));
-        slots[slot].bytes = bytes;
-    }
-    return slots[slot].memory;
+    return stream != NULL;
+}
+
+void cuda_use_workspace(void *memory, size_t bytes)
+{
+    workspace = memory;
+    workspace_bytes = bytes;
+}
+
+void *cuda_workspace(size_t bytes)
+{
+    if (bytes > workspace_bytes)
+        fatal("a kernel needs a workspace of %zu bytes; it has %zu", bytes, workspace_bytes);
+    return workspace;
 }
 
 void *cuda_alloc(size_t bytes)
@@ -46,10 +52,28 @@ void cuda_free(void *memory)
     CUDA_CHECK(cudaFree(memory));
 }
 
-/* A copy from pageable memory is staged by the driver before the call returns, so `from` may be reused. */
+/* Through a ring of pinned buffers: a copy from ordinary memory would wait for the kernels before it. This one waits
+ * only when the whole ring is on its way. */
 void cuda_upload(void *to, const void *from, size_t bytes)
 {
-    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, cuda_stream()));
+    const int STAGES = 8;
+    const size_t STAGE_BYTES = 512 << 10;
+    static char *ring;
+    static cudaEvent_t sent[STAGES];
+    static int next;
+    if (!ring) {
+        CUDA_CHECK(cudaMallocHost((void **)&ring, STAGES * STAGE_BYTES));
+        for (int s = 0; s < STAGES; s++) CUDA_CHECK(cudaEventCreateWithFlags(&sent[s], cudaEventDisableTiming));
+    }
+    for (size_t at = 0; at < bytes; at += STAGE_BYTES) {
+        size_t part = bytes - at < STAGE_BYTES ? bytes - at : STAGE_BYTES;
+        char *stage = ring + (size_t)next * STAGE_BYTES;
+        CUDA_CHECK(cudaEventSynchronize(sent[next]));
+        memcpy(stage, (const char *)from + at, part);
+        CUDA_CHECK(cudaMemcpyAsync((char *)to + at, stage, part, cudaMemcpyHostToDevice, cuda_stream()));
+        CUDA_CHECK(cudaEventRecord(sent[next], cuda_stream()));
+        next = (next + 1) % STAGES;
+    }
 }
 
 void cuda_download(void *to, const void *from, size_t bytes)

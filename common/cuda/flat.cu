@@ -84,9 +84,14 @@ void cuda_cast(real *w, const acc *master, size_t n)
     CUDA_LAUNCHED();
 }
 
+size_t cuda_sum_workspace(void)
+{
+    return PARTS * sizeof(double);
+}
+
 void cuda_sum(double *total, const acc *x, size_t n)
 {
-    double *part = (double *)cuda_scratch(SCRATCH_SUMS, PARTS * sizeof *part);
+    double *part = (double *)cuda_workspace(cuda_sum_workspace());
     sum_parts<false><<<PARTS, THREADS, 0, cuda_stream()>>>(part, x, n);
     add_parts<<<1, PARTS, 0, cuda_stream()>>>(total, part);
     CUDA_LAUNCHED();
@@ -94,7 +99,7 @@ void cuda_sum(double *total, const acc *x, size_t n)
 
 void cuda_sum_squares(double *total, const acc *x, size_t n)
 {
-    double *part = (double *)cuda_scratch(SCRATCH_SUMS, PARTS * sizeof *part);
+    double *part = (double *)cuda_workspace(cuda_sum_workspace());
     sum_parts<true><<<PARTS, THREADS, 0, cuda_stream()>>>(part, x, n);
     add_parts<<<1, PARTS, 0, cuda_stream()>>>(total, part);
     CUDA_LAUNCHED();

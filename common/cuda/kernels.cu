@@ -67,6 +67,24 @@ static const char *describe(void)
     return text;
 }
 
+static size_t workspace_for(const ModelConfig *c, int rows)
+{
+    const size_t needs[] = {
+        cuda_linear_workspace(),
+        cuda_embedding_workspace(rows, c->width),
+        cuda_norm_workspace(c->width),
+        cuda_qk_rope_workspace(c->head_dim),
+        cuda_sum_workspace(),
+#ifdef HAVE_FLASH
+        attention_flash_workspace(rows),
+#endif
+    };
+    size_t most = 0;
+    for (size_t n = 0; n < sizeof needs / sizeof needs[0]; n++)
+        if (needs[n] > most) most = needs[n];
+    return most;
+}
+
 const char *kernels_cuda(Kernels *k, int local_rank)
 {
     int devices = 0;
@@ -88,6 +106,8 @@ const char *kernels_cuda(Kernels *k, int local_rank)
     k->upload = cuda_upload;
     k->download = cuda_download;
     k->fill = cuda_fill;
+    k->workspace_bytes = workspace_for;
+    k->use_workspace = cuda_use_workspace;
     k->linear_forward = cuda_linear_forward;
     k->linear_backward_input = cuda_linear_backward_input;
     k->linear_backward_weight = cuda_linear_backward_weight;

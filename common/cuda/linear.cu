@@ -120,7 +120,12 @@ static void gemm(void *d, const real *a, bool transpose_a, const real *b, bool t
     Plan *p = plan_for(shape);
     acc alpha = 1, beta = adds ? 1 : 0;
     BLAS_CHECK(cublasLtMatmul(handle, p->operation, &alpha, a, p->a, b, p->b, &beta, d, p->d, d, p->d, &p->algorithm,
-                              cuda_scratch(SCRATCH_BLAS, WORKSPACE), WORKSPACE, cuda_stream()));
+                              cuda_workspace(WORKSPACE), WORKSPACE, cuda_stream()));
+}
+
+size_t cuda_linear_workspace(void)
+{
+    return WORKSPACE;
 }
 
 void cuda_linear_forward(real *y, const real *x, const real *w, int n, int in, int out)

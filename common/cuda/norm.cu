@@ -83,6 +83,11 @@ static __global__ void add_parts(acc *dw, const acc *part, int parts, int width)
     if (threadIdx.x % 32 == 0) dw[c] += total;
 }
 
+size_t cuda_norm_workspace(int width)
+{
+    return (size_t)PARTS * width * sizeof(acc);
+}
+
 void cuda_residual_norm_forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w,
                                 double eps, int n, int width)
 {
@@ -100,7 +105,7 @@ static void backward(real *dx, acc *dw, const real *dy, const real *sum, const a
                      int width)
 {
     int parts = n < PARTS ? n : PARTS, threads = 64;
-    acc *part = (acc *)cuda_scratch(SCRATCH_COLUMNS, (size_t)PARTS * width * sizeof(acc));
+    acc *part = (acc *)cuda_workspace(cuda_norm_workspace(width));
     dim3 grid((width / V + threads - 1) / threads, parts);
     backward_x<V><<<(n + ROWS - 1) / ROWS, THREADS, 0, cuda_stream()>>>(dx, dy, sum, rstd, w, n, width);
     backward_w<V><<<grid, threads, 0, cuda_stream()>>>(part, dy, sum, rstd, n, width);

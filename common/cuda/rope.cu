@@ -100,6 +100,11 @@ static __global__ void add_parts(acc *dwq, acc *dwk, const acc *part, int parts,
     if (threadIdx.x % 32 == 0) (column < head_dim ? dwq + column : dwk + column - head_dim)[0] += total;
 }
 
+size_t cuda_qk_rope_workspace(int head_dim)
+{
+    return (size_t)PARTS * WARPS * 2 * head_dim * sizeof(acc);
+}
+
 void cuda_qk_rope_forward(real *qkv, real *raw, acc *rstd, const real *wq, const real *wk, const acc *rope,
                           const int *position, double eps, int n, int heads, int kv_heads, int head_dim)
 {
@@ -113,7 +118,7 @@ void cuda_qk_rope_backward(real *dqkv, acc *dwq, acc *dwk, const real *raw, cons
                            const real *wk, const acc *rope, const int *position, int n, int heads, int kv_heads,
                            int head_dim)
 {
-    acc *part = wq ? (acc *)cuda_scratch(SCRATCH_COLUMNS, (size_t)PARTS * WARPS * 2 * head_dim * sizeof(acc)) : NULL;
+    acc *part = wq ? (acc *)cuda_workspace(cuda_qk_rope_workspace(head_dim)) : NULL;
     unsigned blocks = wq ? (unsigned)PARTS : blocks_for((size_t)n * (heads + kv_heads), WARPS);
     backward<<<blocks, THREADS, 0, cuda_stream()>>>(dqkv, part, raw, rstd, wq, wk, rope, position, n, heads, kv_heads,
                                                     head_dim);

@@ -26,7 +26,7 @@ fi
 echo
 echo "one rank, all cores            cblas_sgemm      a step       ratio (bar: 0.60)"
 for model in demo bench; do
-    "$build/tiny-ddp" --model $model --steps 40 --log "$log" > /dev/null
+    "$build/tiny-ddp" --device cpu --model $model --steps 40 --log "$log" > /dev/null
     flops=$(median flops_per_second)
     rate=$(awk -v m=$model '$1 == "rate" && $2 == m {print $3}' "$work/rates")
     awk -v m=$model -v r="$rate" -v f="$flops" 'BEGIN {printf "  %-24s %8.1f GFLOP/s %8.1f GFLOP/s   %.2f\n", m, r, f * 1e-9, f * 1e-9 / r}'
@@ -35,7 +35,7 @@ done
 echo
 echo "demo preset        tokens/s   bytes held by each rank (parameters, gradients, optimizer, activations)"
 for ranks in 1 2 4; do
-    $MPIRUN -q -n $ranks "$build/tiny-ddp" --model demo --steps 40 --log "$log" --ledger > "$work/out"
+    $MPIRUN -q -n $ranks "$build/tiny-ddp" --device cpu --model demo --steps 40 --log "$log" --ledger > "$work/out"
     held=$(awk '/^ledger: (parameters|gradients|optimizer|activations|buffers)/ {s += $3} END {print s}' "$work/out")
     printf '  %d rank%s %17.0f   %d\n' $ranks "$([ $ranks = 1 ] && echo ' ' || echo s)" "$(median tokens_per_second)" "$held"
 done

@@ -1,0 +1,61 @@
+# What only a GPU can show: the trainers on it, alone over NCCL and several ranks sharing it, and the kernels under
+# compute-sanitizer. Sourced by run.sh; skipped, saying so, where no GPU is visible.
+
+visible_gpus() {
+    [ -n "${HAVE_CUDA:-}" ] && [ -n "${CUDA_VISIBLE_DEVICES-all}" ] && nvidia-smi -L 2> /dev/null
+}
+
+verify_on_gpu() { # precision, ranks, flags...
+    local build=$1 ranks=$2
+    shift 2
+    run "$ranks" "build/$build/tiny-ddp" --device cuda --data LICENSE --steps 3 --verify --ledger "$@"
+    passes() {
+        [ "$status" = 0 ] && grep -q '^verify: PASS' "$work/out" && grep -q ' on cuda ' "$work/out" &&
+            ! grep -q DIFFERS "$work/out"
+    }
+    verdict "GPU: $build, $ranks ranks, $*: $(grep '^verify: [PF]' "$work/out")" passes
+    if [ "$ranks" = 1 ]; then
+        verdict "GPU: one rank uses NCCL" [ "$(grep -c 'share a GPU' "$work/out")" = 0 ]
+    elif [ "$gpus" = 1 ]; then
+        verdict "GPU: ranks that share it say so" grep -q '^note: ranks of group dp share a GPU' "$work/out"
+    fi
+}
+
+sanitize() { # tool, build, test
+    local log=$work/sanitizer
+    QUICK=1 timeout -k 5 300 "$sanitizer" --tool "$1" --error-exitcode 9 "build/$2/$3" > "$log" 2>&1
+    status=$?
+    : > "$work/out"
+    grep -E 'ERROR SUMMARY|RACECHECK SUMMARY|=========' "$log" | tail -20 > "$work/err"
+    verdict "compute-sanitizer --tool $1 $3 ($2): $(grep -hE 'SUMMARY' "$log" | tail -1 | sed 's/=* *//')" [ "$status" = 0 ]
+}
+
+gpus=$(visible_gpus | wc -l)
+if [ "$gpus" = 0 ]; then
+    echo "skip GPU: the trainers on it, compute-sanitizer (no GPU is visible, or this build has no CUDA)"
+else
+    for build in fp64 fp32 bf16; do
+        for ranks in 1 2 4 8; do verify_on_gpu $build $ranks --model nano --accumulate 2; done
+        verify_on_gpu $build 4 --model demo --bucket-mb 0
+    done
+    verify_on_gpu bf16 2 --model demo --kernel attention=naive
+
+    run 2 build/bf16/tiny-ddp --model demo --data LICENSE --steps 3 --trace "$work/trace" --log "$work/log"
+    verdict "GPU: a run with a trace" [ "$status" = 0 ]
+    verdict "GPU: the trace has the GPU's time and the host's" [ "$(grep -c '"cat":"compute"' "$work/trace")" -gt 20 -a "$(grep -c '"cat":"host"' "$work/trace")" -gt 20 ]
+    run 1 build/fp32/read_json "$work/trace" "$work/log"
+    verdict "GPU: and its spans do not overlap" [ "$status" = 0 ]
+    run 3 build/bf16/tiny-ddp --model nano --data LICENSE --steps 9 --lr 1e30 --clip 0 --warmup 0
+    verdict "GPU: a loss that is not finite stops all ranks" [ "$status" = 1 ]
+
+    sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+    if [ -x "$sanitizer" ]; then
+        for tool in memcheck racecheck; do
+            for test in test_cuda test_cuda_attention; do
+                for build in fp32 bf16; do sanitize $tool $build $test; done
+            done
+        done
+    else
+        echo "skip compute-sanitizer: it is not installed"
+    fi
+fi
