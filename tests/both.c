@@ -7,13 +7,14 @@
 
 #include "error.h"
 
-/* In bf16 a number that is stored has 8 bits. Bounds are twice the largest errors seen on an H200. */
+/* In bf16 a stored number has 8 bits: the largest error seen on an H200 was 6.8e-3 (a norm's result, rounded twice), and
+ * 1.3e-6 in sums, which are kept in fp32. The bounds are twice that, and eight times. */
 #if defined(PRECISION_FP64)
 static const double BOUND[] = {[IN_REAL] = 1e-12, [IN_ACC] = 1e-12};
 #elif defined(PRECISION_FP32)
 static const double BOUND[] = {[IN_REAL] = 1e-5, [IN_ACC] = 1e-5};
 #else
-static const double BOUND[] = {[IN_REAL] = 1e-2, [IN_ACC] = 1e-4};
+static const double BOUND[] = {[IN_REAL] = 1.4e-2, [IN_ACC] = 1e-5};
 #endif
 
 enum { ARRAYS_MAX = 32, NAMES_MAX = 64 };

@@ -38,9 +38,9 @@ run_binary() { # build, test, ranks
     failed=$((failed + bad))
     if [ "$bad" = 0 ]; then
         local skipped
-        skipped=$(grep -c '^\[  SKIPPED \]' "$log")
+        skipped=$(sed -n 's/^\[  SKIPPED \] \([a-z_0-9]*\)$/\1/p' "$log" | sort -u | tr '\n' ' ')
         echo "ok   $2 ($1, $3 ranks): $good tests, $((SECONDS - start)) s"
-        [ "$skipped" -gt 0 ] && echo "     skipped $((skipped / 2)): $(head -1 "$log")"
+        [ -n "$skipped" ] && echo "     skipped ${skipped% }: $(head -1 "$log")"
     else
         echo "FAIL $2 ($1, $3 ranks), status $status:"
         cat "$log"
