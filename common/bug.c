@@ -25,6 +25,20 @@ static const struct {
     [BUG_rank_seeded_init] = {"rank_seeded_init",
                               "each rank seeds its generator with seed + rank, so replicas start unequal",
                               "test_bugs: initial weights; the check at every start"},
+    [BUG_norm_of_my_shard] =
+        {"norm_of_my_shard",
+         "gradients are clipped by the norm of the rank's own shard, which is about sqrt(ranks) too "
+         "small, and not the same on all ranks",
+         "test_fsdp_bugs: the norm, and weights after clipped steps; --verify in fp64"},
+    [BUG_decay_by_flat_shape] = {"decay_by_flat_shape",
+                                 "weight decay goes by the shape of what is updated: in a flat shard norms look like "
+                                 "matrices, and shrink",
+                                 "test_fsdp_bugs: weights after a step; --verify in fp64"},
+    [BUG_overwrite_shard] =
+        {"overwrite_shard",
+         "the reduce-scatter of each micro-step overwrites the shard's gradient where it should add "
+         "to it: all but the last micro-step are lost",
+         "test_fsdp_bugs: gradients under accumulation; --verify with --accumulate 2"},
 };
 
 #ifdef BUGS

@@ -17,6 +17,9 @@ typedef enum {
     BUG_reduce_every_micro_step,
     BUG_forget_last_bucket,
     BUG_rank_seeded_init,
+    BUG_norm_of_my_shard,
+    BUG_decay_by_flat_shape,
+    BUG_overwrite_shard,
     BUGS_KNOWN
 } BugName;
 

@@ -20,6 +20,8 @@ static const Option common_options[] = {
     {"seq", OPTION_INT, AT(seq), NULL, 1, INTS_MAX, .help = "tokens in a sequence (the preset's)"},
     {"steps", OPTION_INT, AT(steps), "50", 1, INTS_MAX, .help = "optimizer steps"},
     {"seed", OPTION_INT, AT(seed), "1337", 0, INTS_MAX, .help = "of the weights and of the order of the data"},
+    {"recompute", OPTION_SWITCH, AT(recompute), "0", 0, 1, .help = "keep only the input of each layer, and compute the rest again in the backward pass"},
+    {"memory-cap", OPTION_NUMBER, AT(memory_cap), "0", 0, 1e6, .help = "GiB that a rank may hold; 0: all there is"},
     {"ignore", OPTION_NUMBER, AT(ignore), "0", 0, 1, .help = "leave out this fraction of the labels, unevenly over the sequences"},
 
     {"optimizer", OPTION_CHOICE, AT(optimizer), "adamw", .choices = "adamw|sgd", .help = "update rule"},

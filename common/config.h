@@ -18,7 +18,8 @@ typedef struct {
     long warmup;
     /* how to run */
     const char *device, *kernel;
-    double timeout, peak;
+    double timeout, peak, memory_cap;
+    long recompute;
     /* what to look at */
     long verify, ledger, sample, step, world;
     const char *log, *trace, *dump, *show, *bug, *prompt;

@@ -75,6 +75,7 @@ struct Kernels {
     /* Backend to host; returns when the kernels before it are done and the bytes are there. */
     void (*download)(void *to, const void *from, size_t bytes);
     void (*fill)(void *memory, int byte, size_t bytes);
+    void (*copy)(void *to, const void *from, size_t bytes); /* within the backend's memory; they do not overlap */
 
     /* Memory that the kernels write to between their start and their end, so that none of them allocates: how much, for
      * this model and calls of at most `rows` rows; and which. It is used until another is handed over, and its contents
@@ -149,10 +150,13 @@ struct Kernels {
 
     /* --- over flat buffers --- */
 
-    /* w[i] = the rng_normal of (seed, stream, i); std 0: 1 */
-    void (*draw)(acc *w, size_t n, uint64_t seed, uint64_t stream, double std);
+    /* w[i] = the rng_normal of (seed, stream, first + i); std 0: 1 */
+    void (*draw)(acc *w, size_t first, size_t n, uint64_t seed, uint64_t stream, double std);
     /* w = master in the type of activations; nothing where they are the same memory */
     void (*cast)(real *w, const acc *master, size_t n);
+    /* sum[i] adds x[i] */
+    void (*add)(acc *sum, const acc *x, size_t n);
+    void (*add_real)(acc *sum, const real *x, size_t n);
     /* total adds the sum of x, and of x^2, always in the same order */
     void (*sum)(double *total, const acc *x, size_t n);
     void (*sum_squares)(double *total, const acc *x, size_t n);

@@ -12,6 +12,13 @@ void expect(Expected *e, const char *group, CommKind kind, double calls, double 
     e->comm[e->comm_rows++] = (ExpectedComm){group, kind, calls, bytes * comm_payload_factor(kind, ranks)};
 }
 
+size_t expected_total(const Expected *e)
+{
+    size_t total = 0;
+    for (int c = 0; c < MEMORY_TWIN; c++) total += e->memory[c];
+    return total;
+}
+
 static ExpectedComm expected_of(const Expected *e, const char *group, CommKind kind)
 {
     for (int r = 0; r < e->comm_rows; r++)

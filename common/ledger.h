@@ -22,10 +22,14 @@ typedef struct {
     ExpectedComm comm[32];
     int comm_rows;
     size_t memory[MEMORY_CATEGORIES]; /* bytes per rank; MEMORY_TWIN is left out */
+    size_t optimizer_bytes; /* of each element whose optimizer state a rank holds; the scheme knows how many */
 } Expected;
 
 /* Adds a row: `calls` collectives that move `bytes` bytes in all, over `ranks` ranks. */
 void expect(Expected *expected, const char *group, CommKind kind, double calls, double bytes, int ranks);
+
+/* Bytes that a rank holds in all. */
+size_t expected_total(const Expected *expected);
 
 /* Prints both tables on `rank0`, and a line for every counter that no row expects. Returns whether all agree on this
  * rank: calls and memory exactly, payload to the rounding of a double. */

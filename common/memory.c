@@ -22,6 +22,8 @@ static Block *blocks;
 static size_t block_count, block_room;
 static size_t held[MEMORY_CATEGORIES];
 static int charge_twin;
+static size_t peak;
+static double cap; /* bytes; 0: none */
 static Kernels backend;
 
 void memory_use(const Kernels *kernels)
@@ -33,6 +35,9 @@ void *memory_alloc(size_t bytes, MemoryCategory category)
 {
     CHECK(backend.alloc);
     if (charge_twin) category = MEMORY_TWIN;
+    if (cap > 0 && category != MEMORY_TWIN && (double)(memory_total() + bytes) > cap)
+        fatal("--memory-cap %g: %zu bytes more for %s would make %zu", cap / 1073741824, bytes,
+              memory_category_name(category), memory_total() + bytes);
     void *memory = backend.alloc(bytes);
     if (!memory)
         fatal("out of memory on the %s: %zu bytes for %s", backend.backend, bytes, memory_category_name(category));
@@ -45,6 +50,7 @@ void *memory_alloc(size_t bytes, MemoryCategory category)
     }
     blocks[block_count++] = (Block){memory, bytes, category, backend.free};
     held[category] += bytes;
+    if (memory_total() > peak) peak = memory_total();
     return memory;
 }
 
@@ -57,6 +63,16 @@ void memory_free(void *memory)
     held[blocks[b - 1].category] -= blocks[b - 1].bytes;
     blocks[b - 1].free(memory);
     blocks[b - 1] = blocks[--block_count];
+}
+
+void memory_cap(double bytes)
+{
+    cap = bytes;
+}
+
+size_t memory_peak(void)
+{
+    return peak;
 }
 
 void memory_charge_twin(int on)

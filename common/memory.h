@@ -26,6 +26,9 @@ void memory_use(const Kernels *kernels);
  * with NaN, so that a buffer that was never written shows itself. Cannot fail: the job ends if there is no memory. */
 void *memory_alloc(size_t bytes, MemoryCategory category);
 
+/* From here on, more than this in all (the twin left out) ends the job; 0: no cap. */
+void memory_cap(double bytes);
+
 /* Gives back what memory_alloc returned; NULL is allowed. */
 void memory_free(void *memory);
 
@@ -34,4 +37,5 @@ void memory_charge_twin(int on);
 
 size_t memory_held(MemoryCategory category); /* bytes now */
 size_t memory_total(void);                   /* bytes now, the twin left out */
+size_t memory_peak(void);                    /* the most there ever was */
 const char *memory_category_name(MemoryCategory category);

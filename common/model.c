@@ -59,11 +59,11 @@ static acc *rope_table(const ModelConfig *c, const Kernels *kernels)
     return table;
 }
 
+/* All but x1. */
 static LayerKept layer_kept(const ModelConfig *c, int n)
 {
     int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
     return (LayerKept){
-        .x1 = new_real(n, C),
         .rstd1 = new_acc(n, 1),
         .n1 = new_real(n, C),
         .qkv = new_real(n, (H + 2 * K) * D),
@@ -87,13 +87,19 @@ static void use_workspace(Model *m)
 
 Model *model_create(const ModelConfig *config, const Kernels *kernels, int n)
 {
+    return model_create_part(config, kernels, n, (Holding){.cut = CUT_NOTHING}, false);
+}
+
+Model *model_create_part(const ModelConfig *config, const Kernels *kernels, int n, Holding holding, bool recompute)
+{
     Model *m = calloc(1, sizeof *m);
     if (!m) fatal("out of memory");
     const ModelConfig *c = &m->config;
     m->config = *config;
     m->kernels = *kernels;
     m->rows_max = n;
-    m->params = params_create(c);
+    m->recompute = recompute;
+    m->params = params_create(c, holding, kernels);
     m->layout = layer_layout(&m->params);
     m->embedding = place(&m->params, "model.embed_tokens.weight");
     m->final_norm = place(&m->params, "model.norm.weight");
@@ -103,7 +109,10 @@ Model *model_create(const ModelConfig *config, const Kernels *kernels, int n)
     m->rope = rope_table(c, kernels);
     m->layer = calloc((size_t)c->layers, sizeof *m->layer);
     if (!m->layer) fatal("out of memory");
-    for (int l = 0; l < c->layers; l++) m->layer[l] = layer_kept(c, n);
+    for (int l = 0; l < c->layers; l++) {
+        m->layer[l] = l > 0 && recompute ? m->layer[0] : layer_kept(c, n);
+        m->layer[l].x1 = new_real(n, C);
+    }
     m->scratch = (Scratch){
         .dx = new_real(n, C),
         .dn = new_real(n, C),
@@ -132,9 +141,10 @@ void model_free(Model *m)
     if (!m) return;
     for (int l = 0; l < m->config.layers; l++) {
         LayerKept *a = &m->layer[l];
-        void *kept[] = {a->x1,  a->rstd1, a->n1, a->qkv,   a->raw,     a->raw_rstd, a->attended,
-                        a->lse, a->x2,    a->n2, a->rstd2, a->gate_up, a->hidden};
-        for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) memory_free(kept[i]);
+        void *kept[] = {a->rstd1, a->n1, a->qkv, a->raw,   a->raw_rstd, a->attended,
+                        a->lse,   a->x2, a->n2,  a->rstd2, a->gate_up,  a->hidden};
+        memory_free(a->x1);
+        for (size_t i = 0; i < sizeof kept / sizeof kept[0] && (l == 0 || !m->recompute); i++) memory_free(kept[i]);
     }
     if (m->workspace) m->kernels.use_workspace(NULL, 0);
     Scratch *t = &m->scratch;
@@ -159,7 +169,7 @@ static void call(void (*hook)(void *, int), void *self, int unit)
 void model_zero_grads(Model *m)
 {
     use_workspace(m);
-    m->kernels.fill(m->params.grads, 0, m->params.count * sizeof *m->params.grads);
+    m->kernels.fill(m->params.grads, 0, m->params.grad_count * sizeof *m->params.grads);
     m->kernels.fill(m->loss_sum, 0, sizeof *m->loss_sum);
 }
 
@@ -224,6 +234,11 @@ void model_backward(Model *m, const Rows *rows)
     trace_end();
     for (int l = c->layers - 1; l >= 0; l--) {
         call(s->before_backward, s->self, 1 + l);
+        if (m->recompute) {
+            trace_begin("layer %d forward", l);
+            layer_forward(m, l, m->layer[l].x1, NULL, rows); /* x1 is x + delta already */
+            trace_end();
+        }
         trace_begin("layer %d backward", l);
         layer_backward(m, l, rows);
         trace_end();

@@ -8,7 +8,7 @@
 #include "params.h"
 #include "seams.h"
 
-/* What a layer keeps from its forward pass for its backward pass. */
+/* What a layer keeps from its forward pass for its backward pass. Under recompute all layers share all but x1. */
 typedef struct {
     real *x1;       /* [N, C]         the residual stream where the layer begins */
     acc *rstd1;     /* [N] */
@@ -47,6 +47,9 @@ typedef struct {
     Kernels kernels;
     Seams seams;
     int rows_max; /* N at most */
+    bool
+        recompute; /* keep only x1 of each layer; its backward pass begins with its forward pass once more (Chen et al.,
+                     * "Training Deep Nets with Sublinear Memory Cost", 2016) */
 
     LayerLayout layout;
     size_t embedding, final_norm, head; /* in the root unit; head is embedding when tied */
@@ -66,8 +69,11 @@ typedef struct {
     size_t workspace_bytes;
 } Model;
 
-/* Allocates everything a model needs for micro-steps of at most `rows_max` rows; weights undefined. */
+/* Allocates everything a model needs for micro-steps of at most `rows_max` rows; weights undefined. The second form says
+ * what this rank holds of the parameters, and whether to recompute (below); the first: all, and not. */
 Model *model_create(const ModelConfig *config, const Kernels *kernels, int rows_max);
+Model *model_create_part(const ModelConfig *config, const Kernels *kernels, int rows_max, Holding holding,
+                         bool recompute);
 void model_free(Model *model);
 
 /* Call before a step's first micro-step: gradients and loss add up from zero. */

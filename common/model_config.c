@@ -214,16 +214,18 @@ double model_flops(const ModelConfig *c, int64_t rows, int64_t area)
     return 6.0 * (double)model_matmul_weights(c) * (double)rows + attention;
 }
 
-size_t model_activation_bytes(const ModelConfig *c, size_t rows)
+size_t model_activation_bytes(const ModelConfig *c, size_t rows, bool recompute)
 {
     size_t C = (size_t)c->width, D = (size_t)c->head_dim, H = (size_t)c->heads, K = (size_t)c->kv_heads;
     size_t F = (size_t)c->ff, V = (size_t)c->vocab, L = (size_t)c->layers;
     size_t qkv = (H + 2 * K) * D, raw = c->qk_norm ? (H + K) * D : 0, raw_rstd = c->qk_norm ? H + K : 0;
-    /* kept by each layer for its backward pass: x1, n1, qkv, raw, attended, x2, n2, gate_up, hidden */
-    size_t layer = (4 * C + qkv + raw + H * D + 3 * F) * sizeof(real) + (2 + H + raw_rstd) * sizeof(acc);
+    /* kept for the backward pass: x1 of each layer; n1, qkv, raw, attended, x2, n2, gate_up, hidden and factors */
+    size_t input = C * sizeof(real);
+    size_t layer = (3 * C + qkv + raw + H * D + 3 * F) * sizeof(real) + (2 + H + raw_rstd) * sizeof(acc);
     /* outside the layers: embedded, delta, the head's sum, norm and logits; loss and rstd */
     size_t head = (4 * C + V) * sizeof(real) + 2 * sizeof(acc);
     /* used by one layer's backward pass after the other: dx, dn, dqkv, dattended, dgate_up, dhidden; dot */
     size_t backward = (2 * C + qkv + H * D + 3 * F) * sizeof(real) + H * sizeof(acc);
-    return rows * (L * layer + head + backward) + (size_t)c->max_seq * D * sizeof(acc) + sizeof(double);
+    return rows * (L * input + (recompute ? 1 : L) * layer + head + backward) + (size_t)c->max_seq * D * sizeof(acc) +
+           sizeof(double);
 }

@@ -49,5 +49,6 @@ size_t model_matmul_weights(const ModelConfig *config); /* weights that multiply
  * allows (`area`): two products forward, four backward, a multiplication and an addition each. */
 double model_flops(const ModelConfig *config, int64_t rows, int64_t area);
 
-/* Bytes of activations that a model holds for micro-steps of `rows` rows, with its RoPE table and the loss. */
-size_t model_activation_bytes(const ModelConfig *config, size_t rows);
+/* Bytes of activations that a model holds for micro-steps of `rows` rows, with its RoPE table and the loss. Under recompute
+ * each layer keeps its input alone, and one set of the rest is shared. */
+size_t model_activation_bytes(const ModelConfig *config, size_t rows, bool recompute);

@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "bug.h"
+#include "comm.h"
 #include "memory.h"
 
 static acc *zeros(const Kernels *kernels, size_t count)
@@ -15,8 +17,8 @@ Optimizer optimizer_create(OptimizerConfig config, const Params *params, const K
 {
     Optimizer o = {.config = config, .kernels = *kernels};
     if (config.kind == OPTIMIZER_ADAMW) {
-        o.m = zeros(kernels, params->count);
-        o.v = zeros(kernels, params->count);
+        o.m = zeros(kernels, params->held);
+        o.v = zeros(kernels, params->held);
     }
     o.scalars = memory_alloc(sizeof *o.scalars, MEMORY_OPTIMIZER);
     return o;
@@ -54,23 +56,30 @@ void optimizer_measure(Optimizer *o, const Params *params, long step)
         .squares = 0,
     };
     o->kernels.upload(o->scalars, &scalars, sizeof scalars);
-    for (int u = 0; u < params->units; u++)
-        o->kernels.sum_squares(&o->scalars->squares, params->unit[u].grads, params->unit[u].count);
+    for (int i = 0; i < params->pieces; i++)
+        o->kernels.sum_squares(&o->scalars->squares, params->piece[i].grads, params->piece[i].count);
+    if (o->shards && !BUG(norm_of_my_shard)) comm_all_reduce(o->shards, &o->scalars->squares, 1, COMM_DOUBLE, COMM_SUM);
+}
+
+/* What of the view lies in the piece. */
+static void update(Optimizer *o, const Piece *piece, const View *view)
+{
+    Overlap part = params_overlap(view, piece);
+    if (part.count == 0) return;
+    real *w = piece->weights + part.in_piece;
+    acc *master = piece->master + part.in_piece, *g = piece->grads + part.in_piece;
+    double decay = view->vector && !BUG(decay_by_flat_shape) ? 0 : o->config.weight_decay;
+    size_t at = piece->at + part.in_piece;
+    if (o->config.kind == OPTIMIZER_ADAMW)
+        o->kernels.adamw(w, master, o->m + at, o->v + at, g, part.count, decay, o->scalars);
+    else
+        o->kernels.sgd(w, master, g, part.count, decay, o->scalars);
 }
 
 void optimizer_step(Optimizer *o, Params *params)
 {
-    for (int n = 0; n < params->views; n++) {
-        const View *view = &params->view[n];
-        size_t at = view->offset;
-        double decay = view->vector ? 0 : o->config.weight_decay;
-        if (o->config.kind == OPTIMIZER_ADAMW)
-            o->kernels.adamw(params->weights + at, params->master + at, o->m + at, o->v + at, params->grads + at,
-                             view->size, decay, o->scalars);
-        else
-            o->kernels.sgd(params->weights + at, params->master + at, params->grads + at, view->size, decay,
-                           o->scalars);
-    }
+    for (int i = 0; i < params->pieces; i++)
+        for (int n = 0; n < params->views; n++) update(o, &params->piece[i], &params->view[n]);
 }
 
 double optimizer_read_norm(const Optimizer *o)

@@ -144,7 +144,7 @@ static void load_view(Params *params, const View *v, const Tensor *t, const Kern
     acc *host = malloc(v->size * sizeof *host);
     if (!host) fatal("out of memory for %s", v->name);
     for (size_t i = 0; i < v->size; i++) host[i] = (acc)tensor_at(t, i);
-    kernels->upload(params->master + v->offset, host, v->size * sizeof *host);
+    params_upload(params, kernels, v, host);
     free(host);
 }
 
@@ -170,7 +170,6 @@ const char *safetensors_load_weights(Params *params, const Kernels *kernels, con
         if (!params_find(params, name) && strcmp(name, "lm_head.weight") != 0)
             complaint = complain("%s: %s is not part of the model that config.json describes", path, name);
     }
-    if (!complaint) kernels->cast(params->weights, params->master, params->count);
     safetensors_close(file);
     return complaint;
 }
@@ -195,9 +194,11 @@ static void add_entries(cJSON *header, const Params *params, const char *prefix,
     }
 }
 
-const char *dump_open(Dump *dump, const char *path, const Params *params, const Kernels *kernels)
+const char *dump_open(Dump *dump, const char *path, const Params *params, const Kernels *kernels, bool writes)
 {
-    *dump = (Dump){.file = fopen(path, "wb"), .path = path, .kernels = *kernels};
+    *dump = (Dump){.on = true, .path = path, .kernels = *kernels};
+    if (!writes) return NULL;
+    dump->file = fopen(path, "wb");
     if (!dump->file) return complain("--dump %s: %s", path, strerror(errno));
     size_t offset = 0;
     cJSON *header = cJSON_CreateObject();
@@ -212,29 +213,29 @@ const char *dump_open(Dump *dump, const char *path, const Params *params, const 
     return NULL;
 }
 
-/* The views lie in the flat buffers in the table's order, so each half of the file is one run. */
-static void dump_flat(Dump *dump, const acc *flat, size_t count)
+/* In the table's order, so that each half of the file is one run. */
+static void dump_views(Dump *dump, const Params *params, bool grads)
 {
-    enum { CHUNK = 1 << 20 };
-    acc *host = malloc(CHUNK * sizeof *host);
-    if (!host) fatal("out of memory for --dump");
-    for (size_t begin = 0; begin < count; begin += CHUNK) {
-        size_t n = count - begin < CHUNK ? count - begin : CHUNK;
-        dump->kernels.download(host, flat + begin, n * sizeof *host);
-        fwrite(host, sizeof *host, n, dump->file);
+    for (int n = 0; n < params->views; n++) {
+        const View *v = &params->view[n];
+        acc *host = malloc(v->size * sizeof *host);
+        if (!host) fatal("out of memory for --dump");
+        params_collect(params, &dump->kernels, v, grads, host);
+        if (dump->file) fwrite(host, sizeof *host, v->size, dump->file);
+        free(host);
     }
-    free(host);
 }
 
 void dump_gradients(Dump *dump, const Params *params)
 {
-    if (dump->file) dump_flat(dump, params->grads, params->count);
+    if (dump->on) dump_views(dump, params, true);
 }
 
 void dump_weights(Dump *dump, const Params *params)
 {
+    if (!dump->on) return;
+    dump_views(dump, params, false);
     if (!dump->file) return;
-    dump_flat(dump, params->master, params->count);
     int bad = ferror(dump->file);
     if (fclose(dump->file) != 0 || bad) fatal("--dump %s: %s", dump->path, strerror(errno));
     dump->file = NULL;

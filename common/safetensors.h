@@ -37,15 +37,17 @@ const char *safetensors_load_weights(Params *params, const Kernels *kernels, con
 /* --- --dump: gradients of the first step and final weights, named grad.NAME and final.NAME --- */
 
 typedef struct {
-    FILE *file; /* NULL: no dump */
+    bool on;
+    FILE *file; /* on the rank that writes */
     const char *path;
     Kernels kernels;
 } Dump;
 
-/* Writes the header. Returns NULL or a complaint. Call on one rank. */
-const char *dump_open(Dump *dump, const char *path, const Params *params, const Kernels *kernels);
+/* Opens the file and writes the header, on the rank that `writes`. Returns NULL or a complaint. */
+const char *dump_open(Dump *dump, const char *path, const Params *params, const Kernels *kernels, bool writes);
 
+/* [all ranks] */
 void dump_gradients(Dump *dump, const Params *params);
 
-/* Writes the weights and closes the file. Fails if the disk did. */
+/* [all ranks] Writes the weights and closes the file. Fails if the disk did. */
 void dump_weights(Dump *dump, const Params *params);

@@ -35,19 +35,54 @@ static void show_mesh(Shape shape)
     }
 }
 
-static void show_shards(const ModelConfig *model, Shape shape)
+/* "0: rows 0 to 63 | 1: rows 64 to 127", in elements where a part does not end with a row. */
+static void print_owners(const ModelConfig *model, const View *v, Holding holding, int ranks)
+{
+    const char *separator = "";
+    for (int r = 0; r < ranks && r < RANKS_DRAWN; r++) {
+        Params p = params_table(model);
+        holding.ranks = ranks;
+        holding.rank = r;
+        params_cut(&p, holding);
+        for (int i = 0; i < p.pieces; i++) {
+            Overlap o = params_overlap(v, &p.piece[i]);
+            if (o.count == 0) continue;
+            size_t cols = v->vector ? 1 : (size_t)v->cols, end = o.in_view + o.count;
+            bool rows = o.in_view % cols == 0 && end % cols == 0;
+            printf("%s%d: %s %zu to %zu", separator, r, rows ? "rows" : "elements", o.in_view / (rows ? cols : 1),
+                   end / (rows ? cols : 1) - 1);
+            separator = " | ";
+        }
+        params_free(&p);
+    }
+    printf("%s\n", ranks > RANKS_DRAWN ? " ..." : "");
+}
+
+static void show_shards(const ModelConfig *model, Shape shape, Holding holding)
 {
     Params p = params_table(model);
-    int ranks = shape_ranks(shape);
+    int ranks = shape_ranks(shape), parts = shape.size[AXIS_FSDP];
+    bool cut = holding.cut != CUT_NOTHING && parts > 1;
     printf("%-50s %14s %12s  %s\n", "parameter", "shape", "elements", "who holds it");
     for (int n = 0; n < p.views; n++) {
         const View *v = &p.view[n];
         char text[32];
         snprintf(text, sizeof text, v->vector ? "[%d]" : "[%d, %d]", v->vector ? v->cols : v->rows, v->cols);
-        printf("%-50s %14s %12zu  %s\n", v->name, text, v->size,
-               ranks > 1 ? "whole on every rank; its gradient partial over dp" : "whole");
+        printf("%-50s %14s %12zu  ", v->name, text, v->size);
+        if (cut)
+            print_owners(model, v, holding, parts);
+        else
+            printf("%s\n", ranks > 1 ? "whole on every rank; its gradient partial over dp" : "whole");
     }
-    printf("%zu parameters; every rank holds all of them\n", p.count);
+    if (cut) {
+        holding.ranks = parts;
+        params_cut(&p, holding);
+        printf(
+            "%zu parameters; each of %d ranks along fsdp keeps optimizer state for %zu elements, padding included%s\n",
+            p.count, parts, p.held, holding.whole_weights ? ", and all weights" : "");
+    } else {
+        printf("%zu parameters; every rank holds all of them\n", p.count);
+    }
     params_free(&p);
 }
 
@@ -63,12 +98,12 @@ static void show_memory(const Expected *expected, Shape shape)
     printf("  %-12s %16zu bytes  %10.2f MiB\n", "total", total, (double)total / 1048576);
 }
 
-bool show(const Config *config, Shape shape, const Expected *expected)
+bool show(const Config *config, Shape shape, Holding holding, const Expected *expected)
 {
     if (strcmp(config->show, "mesh") == 0)
         show_mesh(shape);
     else if (strcmp(config->show, "shards") == 0)
-        show_shards(&config->architecture, shape);
+        show_shards(&config->architecture, shape, holding);
     else if (strcmp(config->show, "memory") == 0)
         show_memory(expected, shape);
     else

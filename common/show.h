@@ -4,7 +4,8 @@
 #include "config.h"
 #include "ledger.h"
 #include "mesh.h"
+#include "params.h"
 
-/* Draws what --show names: mesh (the grid of ranks and its groups), shards (who holds which parameter), memory (bytes per
- * rank by formula). Returns false for `plan`, which the scheme draws itself. */
-bool show(const Config *config, Shape shape, const Expected *expected);
+/* Draws what --show names: mesh (the grid of ranks and its groups), shards (who holds which parameter, under `holding` cut
+ * over the ranks along fsdp), memory (bytes per rank by formula). Returns false for `plan`, which the scheme draws itself. */
+bool show(const Config *config, Shape shape, Holding holding, const Expected *expected);

@@ -39,17 +39,16 @@ Expected trainer_expect(const Trainer *t, Shape shape)
     const Config *c = &t->config;
     int data_ranks = shape.size[AXIS_FSDP] * shape.size[AXIS_DP];
     size_t step_rows = (size_t)(c->batch * c->seq) / (size_t)data_ranks;
-    Params p = params_table(&c->architecture);
     Expected e = {0};
     e.memory[MEMORY_ACTIVATIONS] =
-        model_activation_bytes(&c->architecture, step_rows / (size_t)c->accumulate) + 6 * sizeof(int) * step_rows;
+        model_activation_bytes(&c->architecture, step_rows / (size_t)c->accumulate, c->recompute) +
+        6 * sizeof(int) * step_rows;
     e.memory[MEMORY_OPTIMIZER] = sizeof(StepScalars);
     if (c->kernels.workspace_bytes)
         e.memory[MEMORY_BUFFERS] +=
             c->kernels.workspace_bytes(&c->architecture, (int)(step_rows / (size_t)c->accumulate));
-    if (config_optimizer(c).kind == OPTIMIZER_ADAMW) e.memory[MEMORY_OPTIMIZER] += 2 * p.count * sizeof(acc);
+    e.optimizer_bytes = config_optimizer(c).kind == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0;
     expect(&e, "data", COMM_ALL_REDUCE, 2 * (double)c->steps, 16 * (double)c->steps, data_ranks);
-    params_free(&p);
     return e;
 }
 
@@ -91,9 +90,21 @@ static const char *check_outputs(const Config *c)
     return NULL;
 }
 
-void trainer_open(Trainer *t, Shape shape)
+/* Before anything is allocated, by the formulas. */
+static const char *check_cap(const Config *c, const Expected *expected)
+{
+    const double gib = 1073741824;
+    double total = (double)expected_total(expected);
+    if (c->memory_cap == 0 || total <= c->memory_cap * gib) return NULL;
+    return complain("--memory-cap %g: a rank of this run holds %.3f GiB; --show memory lists them", c->memory_cap,
+                    total / gib);
+}
+
+void trainer_open(Trainer *t, Shape shape, Holding holding, const Expected *expected)
 {
     Config *c = &t->config;
+    agree(check_cap(c, expected));
+    memory_cap(c->memory_cap * 1073741824);
     t->mesh = mesh_create(comm_world(), shape);
     memory_use(&c->kernels);
     int rank = group_rank(t->mesh.world), ranks = group_size(t->mesh.world);
@@ -102,7 +113,13 @@ void trainer_open(Trainer *t, Shape shape)
     bool same = comm_same_bits(t->mesh.world, &fingerprint, sizeof fingerprint);
     agree(same ? NULL : complain("--data %s: the ranks do not read the same tokens", c->data));
     t->batch = batch_create(t->data, config_data_order(c), (int)c->accumulate, t->mesh.data_group, &c->kernels);
-    t->model = model_create(&c->architecture, &c->kernels, t->batch.sequences * (int)c->seq);
+    if (holding.cut != CUT_NOTHING) {
+        holding.ranks = shape.size[AXIS_FSDP];
+        holding.rank = t->mesh.coordinate[AXIS_FSDP];
+        holding.copy = t->mesh.coordinate[AXIS_DP] > 0;
+    }
+    t->model =
+        model_create_part(&c->architecture, &c->kernels, t->batch.sequences * (int)c->seq, holding, c->recompute);
     if (c->pretrained)
         agree(safetensors_load_weights(&t->model->params, &c->kernels, c->model));
     else
@@ -112,12 +129,12 @@ void trainer_open(Trainer *t, Shape shape)
     agree(first_rank() ? check_outputs(c) : NULL);
 }
 
-void trainer_begin(Trainer *t, Group *replicas)
+void trainer_begin(Trainer *t, Replicas replicas)
 {
     Config *c = &t->config;
     int64_t area = (int64_t)c->batch * c->seq * (c->seq + 1) / 2; /* causal, whole sequences */
     agree(metrics_open(&t->metrics, c, t->scheme, &t->mesh, area));
-    agree(*c->dump && first_rank() ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels) : NULL);
+    agree(*c->dump ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels, first_rank()) : NULL);
     run_begin(c, &t->mesh, t->model->params.count, data_tokens(t->data));
     t->verify = verify_create(t->config.verify, t->model, &t->batch, t->optimizer.config, replicas);
     metrics_start(&t->metrics);

@@ -20,7 +20,7 @@ typedef struct {
     Model *model;
     Optimizer optimizer;
     Metrics metrics;
-    Dump dump;      /* on rank 0 */
+    Dump dump;
     Verify *verify; /* NULL without --verify */
 } Trainer;
 
@@ -33,17 +33,18 @@ int trainer_ranks(const Trainer *trainer);
 /* [all ranks] Checks the flags against the mesh and fills in what follows from the preset. */
 void trainer_check(Trainer *trainer, Shape shape);
 
-/* What any trainer holds and sends, by formula: activations, rows, optimizer state; two all-reduces of eight bytes a step
- * over the ranks that see different rows, one for the count of labels and one for the loss. */
+/* What any trainer holds and sends, by formula: activations, rows, the kernels' workspace; two all-reduces of eight bytes a
+ * step over the ranks that see different rows, one for the count of labels and one for the loss. The scheme adds the rest. */
 Expected trainer_expect(const Trainer *trainer, Shape shape);
 
-/* [all ranks] Cuts the mesh, opens the data, creates the model with its first weights and the optimizer, and checks that
- * the outputs can be written. */
-void trainer_open(Trainer *trainer, Shape shape);
+/* [all ranks] Cuts the mesh, opens the data, creates what this rank holds of the model, with its first weights, and the
+ * optimizer, and checks that the outputs can be written and that what is expected fits under --memory-cap. `holding` is cut
+ * over the ranks along fsdp: fills in which part is this rank's. */
+void trainer_open(Trainer *trainer, Shape shape, Holding holding, const Expected *expected);
 
 /* [all ranks] Call when the scheme is plugged in and nothing can be refused any more: opens the outputs, says what is
- * going to run, starts the twin and the clock. `replicas`: the ranks whose weights must be equal. */
-void trainer_begin(Trainer *trainer, Group *replicas);
+ * going to run, starts the twin and the clock. */
+void trainer_begin(Trainer *trainer, Replicas replicas);
 
 /* [all ranks] After the last step: ledger, dump, verdict of --verify, sample; frees everything, ends MPI and returns the
  * exit status. */

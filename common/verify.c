@@ -32,7 +32,7 @@ typedef struct {
 struct Verify {
     long steps, done;
     OptimizerConfig config;
-    Group *replicas;
+    Replicas replicas;
     Batch whole;         /* on rank 0: the batch of all ranks */
     Model *twin;         /* on rank 0 */
     Optimizer optimizer; /* on rank 0 */
@@ -50,18 +50,16 @@ static bool have_twin(void)
     return group_rank(comm_control()) == 0;
 }
 
-/* The twin starts from the run's own weights, which may have been loaded from a file. */
-static void copy_weights(Verify *v, Params *to, const Params *from)
+/* [all ranks] The twin, on rank 0, starts from the run's own weights, which may have been loaded from a file. */
+static void copy_weights(Verify *v, const Params *from)
 {
     for (int n = 0; n < from->views; n++) {
-        const View *view = &from->view[n];
-        v->kernels.download(v->mine, from->master + view->offset, view->size * sizeof *v->mine);
-        v->kernels.upload(to->master + view->offset, v->mine, view->size * sizeof *v->mine);
+        params_collect(from, &v->kernels, &from->view[n], false, v->mine);
+        if (have_twin()) params_upload(&v->twin->params, &v->kernels, &from->view[n], v->mine);
     }
-    v->kernels.cast(to->weights, to->master, to->count);
 }
 
-Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Group *replicas)
+Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Replicas replicas)
 {
     if (steps == 0) return NULL;
     Verify *v = calloc(1, sizeof *v);
@@ -78,14 +76,14 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
     v->mine = malloc(largest * sizeof *v->mine);
     v->theirs = malloc(largest * sizeof *v->theirs);
     if (!v->mine || !v->theirs) fatal("out of memory for --verify");
-    if (!have_twin()) return v;
-
-    memory_charge_twin(1);
-    v->whole = batch_create(batch->data, batch->order, batch->accumulate, NULL, &model->kernels);
-    v->twin = model_create(&model->config, &model->kernels, v->whole.sequences * v->whole.order.seq);
-    v->optimizer = optimizer_create(optimizer, &v->twin->params, &model->kernels);
-    memory_charge_twin(0);
-    copy_weights(v, &v->twin->params, &model->params);
+    if (have_twin()) {
+        memory_charge_twin(1);
+        v->whole = batch_create(batch->data, batch->order, batch->accumulate, NULL, &model->kernels);
+        v->twin = model_create(&model->config, &model->kernels, v->whole.sequences * v->whole.order.seq);
+        v->optimizer = optimizer_create(optimizer, &v->twin->params, &model->kernels);
+        memory_charge_twin(0);
+    }
+    copy_weights(v, &model->params);
     return v;
 }
 
@@ -139,9 +137,10 @@ static double largest_entry(Verify *v, const Params *params, const acc *theirs)
     return largest;
 }
 
-/* [all ranks] Compares every tensor of `ours` with the twin's, `theirs` on rank 0 and NULL elsewhere; notes the worst. */
-static void compare_all(Verify *v, const Params *params, const acc *ours, const acc *theirs, Finding *finding,
-                        double bound, long step)
+/* [all ranks] Compares every tensor with the twin's, `theirs` on rank 0 and NULL elsewhere, each rank the pieces that it
+ * holds; notes the worst. */
+static void compare_all(Verify *v, const Params *params, bool grads, const acc *theirs, Finding *finding, double bound,
+                        long step)
 {
     Group *control = comm_control();
     double largest_of_all = largest_entry(v, params, theirs);
@@ -150,10 +149,18 @@ static void compare_all(Verify *v, const Params *params, const acc *ours, const 
         size_t bytes = view->size * sizeof(acc);
         if (theirs) v->kernels.download(v->theirs, theirs + view->offset, bytes);
         comm_broadcast(control, v->theirs, view->size, COMM_ACC, 0);
-        v->kernels.download(v->mine, ours + view->offset, bytes);
-        double difference, largest;
-        verify_compare(v->mine, v->theirs, view->size, &difference, &largest);
-        double error = verify_error(difference, largest, largest_of_all);
+        double worst = 0, difference, largest;
+        verify_compare(v->theirs, v->theirs, view->size, &difference, &largest);
+        for (int i = 0; i < params->pieces; i++) {
+            const Piece *piece = &params->piece[i];
+            Overlap o = params_overlap(view, piece);
+            const acc *ours = (grads ? piece->grads : piece->master) + o.in_piece;
+            double unused;
+            v->kernels.download(v->mine, ours, o.count * sizeof *v->mine);
+            verify_compare(v->mine, v->theirs + o.in_view, o.count, &difference, &unused);
+            worst = fmax(worst, difference);
+        }
+        double error = verify_error(worst, largest, largest_of_all);
         comm_all_reduce(control, &error, 1, COMM_DOUBLE, COMM_MAX);
         note(finding, error, bound, view->name, step);
     }
@@ -185,8 +192,8 @@ void verify_gradients(Verify *v, const Model *model, long step)
     bool judged = step == 0 || JUDGE_LATER;
     double bound = step == 0 ? v->bound_first : BOUND_LATER;
     const acc *theirs = have_twin() ? v->twin->params.grads : NULL;
-    compare_all(v, &model->params, model->params.grads, theirs, judged ? &v->gradient : &v->gradient_drift,
-                judged ? bound : INFINITY, step);
+    compare_all(v, &model->params, true, theirs, judged ? &v->gradient : &v->gradient_drift, judged ? bound : INFINITY,
+                step);
     watchdog_resume();
 }
 
@@ -209,8 +216,8 @@ void verify_weights(Verify *v, const Model *model, long step)
         optimizer_measure(&v->optimizer, &v->twin->params, step);
         optimizer_step(&v->optimizer, &v->twin->params);
     }
-    const acc *theirs = have_twin() ? v->twin->params.master : NULL;
-    compare_all(v, &model->params, model->params.master, theirs, JUDGE_LATER ? &v->weight : &v->weight_drift,
+    const acc *theirs = have_twin() ? v->twin->params.piece[0].master : NULL;
+    compare_all(v, &model->params, false, theirs, JUDGE_LATER ? &v->weight : &v->weight_drift,
                 JUDGE_LATER ? BOUND_LATER : INFINITY, step);
 
     const char *unequal = params_unequal(&model->params, &model->kernels, v->replicas);

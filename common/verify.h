@@ -26,9 +26,9 @@
 
 typedef struct Verify Verify;
 
-/* [all ranks] NULL if steps is 0. Creates the twin on rank 0, with a copy of the model's weights. `replicas`: the ranks
- * whose weights must be equal bit for bit. Its memory is charged to the twin. */
-Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Group *replicas);
+/* [all ranks] NULL if steps is 0. Creates the twin on rank 0, with a copy of the model's weights; its memory is charged to
+ * the twin. */
+Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Replicas replicas);
 
 /* [all ranks] Call with the reduced gradients, before clipping. */
 void verify_gradients(Verify *verify, const Model *model, long step);

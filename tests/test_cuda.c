@@ -169,8 +169,8 @@ static void flat(void **state)
     for (size_t n = 1; n < (getenv("QUICK") ? 2000 : 3000000); n = n * 7 + 3) {
         Both *master = both_output(n, IN_ACC), *w = both_output(n, IN_REAL), *g = both_random(&r, n, IN_ACC);
         Both *m = both_random(&r, n, IN_ACC), *v = both_random(&r, n, IN_ACC);
-        cpu.draw(HOST(master), n, 5, 77, 0.02);
-        gpu.draw(DEVICE(master), n, 5, 77, 0.02);
+        cpu.draw(HOST(master), n / 3, n, 5, 77, 0.02);
+        gpu.draw(DEVICE(master), n / 3, n, 5, 77, 0.02);
         double *drawn = malloc(n * sizeof *drawn);
         memcpy(drawn, HOST(master), n * sizeof *drawn);
         both_to_host(master);
@@ -179,6 +179,18 @@ static void flat(void **state)
         cpu.cast(HOST(w), HOST(master), n);
         gpu.cast(DEVICE(w), DEVICE(master), n);
         both_check("cast", w, 0);
+        both_to_host(w);
+        cpu.add(HOST(g), HOST(m), n);
+        gpu.add(DEVICE(g), DEVICE(m), n);
+        both_check("add", g, 0);
+        both_to_host(g);
+        cpu.add_real(HOST(g), HOST(w), n);
+        gpu.add_real(DEVICE(g), DEVICE(w), n);
+        both_check("add real", g, 0);
+        both_to_host(g);
+        gpu.copy(DEVICE(v), DEVICE(g), n * sizeof(acc));
+        memcpy(HOST(v), HOST(g), n * sizeof(double));
+        both_check("copy", v, 0);
 
         for (size_t i = 0; i < n; i++) ((double *)HOST(v))[i] = fabs(((double *)HOST(v))[i]);
         both_to_device(v);

@@ -27,15 +27,6 @@ static void trained_free(Trained *t)
     free(t->weights);
 }
 
-static void one_step(Model *m, Optimizer *o, const Rows *rows, double scale)
-{
-    model_zero_grads(m);
-    model_forward(m, rows);
-    model_loss(m, rows, scale);
-    model_backward(m, rows);
-    optimizer_step(o, &m->params);
-}
-
 static OptimizerConfig recipe(double clip)
 {
     return (OptimizerConfig){
@@ -63,7 +54,7 @@ static Trained train(const Kernels *kernels, const ModelConfig *c, const Rows *h
         optimizer_measure(&o, &m->params, step);
         optimizer_step(&o, &m->params);
     }
-    kernels->download(t.weights, m->params.master, t.count * sizeof *t.weights);
+    kernels->download(t.weights, m->params.piece[0].master, t.count * sizeof *t.weights);
     optimizer_free(&o);
     model_free(m);
     rows_free(&rows);
@@ -142,6 +133,15 @@ static void flash_is_naive(void **state)
 #include <cuda_runtime.h>
 cudaStream_t cuda_stream(void);
 
+static void one_step(Model *m, Optimizer *o, const Rows *rows, double scale)
+{
+    model_zero_grads(m);
+    model_forward(m, rows);
+    model_loss(m, rows, scale);
+    model_backward(m, rows);
+    optimizer_step(o, &m->params);
+}
+
 static void captured(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static void captured(void **state)
         }
         weights[graph] = malloc(count * sizeof(acc));
         CHECK(weights[graph]);
-        kernels.download(weights[graph], m->params.master, count * sizeof(acc));
+        kernels.download(weights[graph], m->params.piece[0].master, count * sizeof(acc));
         optimizer_free(&o);
         model_free(m);
         rows_free(&rows);

@@ -316,7 +316,7 @@ static void memory_is_the_formula(void **state)
         ModelConfig c = random_config(&r, random_int(&r, 1, 40));
         int n = random_int(&r, 1, 60);
         Model *m = model_create(&c, &kernels, n);
-        assert_int_equal(memory_held(MEMORY_ACTIVATIONS), model_activation_bytes(&c, (size_t)n));
+        assert_int_equal(memory_held(MEMORY_ACTIVATIONS), model_activation_bytes(&c, (size_t)n, false));
         assert_int_equal(memory_held(MEMORY_PARAMETERS), m->params.count * sizeof(real));
         assert_int_equal(memory_held(MEMORY_GRADIENTS), m->params.count * sizeof(acc));
         model_free(m);

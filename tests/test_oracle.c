@@ -163,7 +163,7 @@ static void check_model(const char *name, Kernels kernels, bool naive)
         assert_true(norm > recipe.clip); /* so clipping is part of what is tested */
         optimizer_step(&optimizer, &model->params);
     }
-    acc *weights = downloaded(model, model->params.master, model->params.count * sizeof(acc));
+    acc *weights = downloaded(model, model->params.piece[0].master, model->params.count * sizeof(acc));
     double error = worst_error(&model->params, weights, oracle, "final");
     free(weights);
     printf(", weights after %d steps by %.1e\n", STEPS, error);
@@ -229,13 +229,13 @@ static void bad_files(void **state)
     memory_use(&kernels);
     assert_null(model_config_read(&config, "tests/fixtures/llama"));
     config.tied = false, config.qk_norm = true, config.max_seq = 1; /* qwen3's names are not in llama's file */
-    Params params = params_create(&config);
+    Params params = params_create(&config, (Holding){.cut = CUT_NOTHING}, &kernels);
     complaint = safetensors_load_weights(&params, &kernels, "tests/fixtures/llama");
     assert_non_null(strstr(complaint, "no tensor model.layers.0.self_attn.q_norm.weight"));
     params_free(&params);
     assert_null(model_config_read(&config, "tests/fixtures/llama"));
     config.ff++;
-    params = params_create(&config);
+    params = params_create(&config, (Holding){.cut = CUT_NOTHING}, &kernels);
     complaint = safetensors_load_weights(&params, &kernels, "tests/fixtures/llama");
     assert_non_null(strstr(complaint, "model.layers.0.mlp.gate_proj.weight has not the shape"));
     params_free(&params);

@@ -63,8 +63,8 @@ static void first_weights(void **state)
 {
     (void)state;
     ModelConfig c = preset_find("nano")->model;
-    Params a = params_create(&c);
     Kernels kernels = kernels_cpu();
+    Params a = params_create(&c, (Holding){.cut = CUT_NOTHING}, &kernels);
     params_init(&a, &kernels, 1);
     const View *q = params_find(&a, "model.layers.1.self_attn.q_proj.weight");
     float drawn = rng_normal(1, rng_stream(q->name), 17, q->init_std);
@@ -291,7 +291,8 @@ static void constants_of_the_optimizer(void **state)
 static Params params_of_ones(void)
 {
     ModelConfig c = preset_find("nano")->model;
-    Params p = params_create(&c);
+    Kernels kernels = kernels_cpu();
+    Params p = params_create(&c, (Holding){.cut = CUT_NOTHING}, &kernels);
     for (size_t i = 0; i < p.count; i++) p.weights[i] = 1;
     for (size_t i = 0; i < p.count; i++) p.grads[i] = 0;
     return p;

@@ -50,10 +50,10 @@ static int run_with(Fault fault, const char *dump_path)
     m->seams.parameters = ddp_seam(&ddp);
     Dump dump = {0};
     bool first = group_rank(dp) == 0, faulty = group_rank(dp) == 1;
-    if (dump_path && first) CHECK(dump_open(&dump, dump_path, &m->params, &kernels) == NULL);
+    if (dump_path && first) CHECK(dump_open(&dump, dump_path, &m->params, &kernels, true) == NULL);
     acc *first_gradient = malloc(m->params.count * sizeof *first_gradient);
 
-    Verify *v = verify_create(2, m, &batch, recipe, dp);
+    Verify *v = verify_create(2, m, &batch, recipe, (Replicas){.pieces = dp});
     for (long step = 0; step < 2; step++) {
         batch_read(&batch, step);
         model_zero_grads(m);

@@ -84,6 +84,6 @@ void ddp_finish(Ddp *ddp)
 
 const char *ddp_check_start(const Ddp *ddp, const Kernels *kernels)
 {
-    const char *unequal = params_unequal(ddp->params, kernels, ddp->group);
+    const char *unequal = params_unequal(ddp->params, kernels, (Replicas){.pieces = ddp->group});
     return unequal ? complain("the ranks start from different weights: %s", unequal) : NULL;
 }

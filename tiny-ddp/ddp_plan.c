@@ -38,6 +38,7 @@ void ddp_expect(Expected *expected, const ModelConfig *model, DdpOptions options
     }
     double gradients = (double)(p.count * sizeof(acc));
     expect(expected, "dp", COMM_ALL_REDUCE, calls * (double)steps, gradients * (double)steps, ranks);
+    expected->memory[MEMORY_OPTIMIZER] += p.count * expected->optimizer_bytes;
     expected->memory[MEMORY_PARAMETERS] += p.count * (sizeof(real) + MASTER_BYTES);
     expected->memory[MEMORY_GRADIENTS] += p.count * sizeof(acc);
     params_free(&p);

@@ -18,16 +18,18 @@ int main(int argc, char **argv)
     trainer_check(&t, shape);
     const Config *config = &t.config;
 
+    Holding holding = {.cut = CUT_NOTHING}; /* every rank holds everything */
+
     /* What this run will send and hold, by formula: for --show and --ledger. */
     Expected expected = trainer_expect(&t, shape);
     ddp_expect(&expected, &config->architecture, options, ranks, config->steps);
     if (*config->show) {
-        if (comm_world_rank() == 0 && !show(config, shape, &expected))
+        if (comm_world_rank() == 0 && !show(config, shape, holding, &expected))
             ddp_show_plan(&config->architecture, options, config->accumulate);
         return run_finish(0);
     }
 
-    trainer_open(&t, shape); /* data, model, optimizer: as on a single device */
+    trainer_open(&t, shape, holding, &expected); /* data, model, optimizer: as on a single device */
     Model *model = t.model;
     Params *params = &model->params;
 
@@ -35,7 +37,7 @@ int main(int argc, char **argv)
     Ddp ddp = ddp_create(params, mesh_group(&t.mesh, 1u << AXIS_DP, "dp"), options);
     model->seams.parameters = ddp_seam(&ddp);
     agree(ddp_check_start(&ddp, &model->kernels));
-    trainer_begin(&t, ddp.group);
+    trainer_begin(&t, (Replicas){.pieces = ddp.group});
 
     for (long step = 0; step < config->steps; step++) {
         trace_begin("step %ld", step + 1);

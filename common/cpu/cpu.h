@@ -63,8 +63,9 @@ void swiglu_backward(real *dgate_up, const real *dy, const real *gate_up, int n,
 
 void cross_entropy(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
 
-void flat_draw(acc *w, size_t n, uint64_t seed, uint64_t stream, double std);
+void flat_draw(acc *w, size_t first, size_t n, uint64_t seed, uint64_t stream, double std);
 void flat_cast(real *w, const acc *master, size_t n);
+void flat_add(acc *sum, const acc *x, size_t n);
 void flat_sum(double *total, const acc *x, size_t n);
 void flat_sum_squares(double *total, const acc *x, size_t n);
 void flat_adamw(real *w, acc *master, acc *m, acc *v, const acc *g, size_t n, double weight_decay,

@@ -11,16 +11,23 @@
 #define SQRT sqrtf
 #endif
 
-void flat_draw(acc *w, size_t n, uint64_t seed, uint64_t stream, double std)
+void flat_draw(acc *w, size_t first, size_t n, uint64_t seed, uint64_t stream, double std)
 {
 #pragma omp parallel for
-    for (size_t i = 0; i < n; i++) w[i] = std == 0 ? 1 : (acc)rng_normal(seed, stream, i, std);
+    for (size_t i = 0; i < n; i++) w[i] = std == 0 ? 1 : (acc)rng_normal(seed, stream, first + i, std);
 }
 
 /* On the CPU real is acc, and the weights are their own master copy. */
 void flat_cast(real *w, const acc *master, size_t n)
 {
     if (w != master) memcpy(w, master, n * sizeof *w);
+}
+
+/* Where real is acc, adding one is adding the other. */
+void flat_add(acc *sum, const acc *x, size_t n)
+{
+#pragma omp parallel for simd
+    for (size_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
 enum { PARTS = 64 }; /* sums in fixed parts, added in order: the same bits with any number of threads */

@@ -43,6 +43,7 @@ void cuda_free(void *memory);
 void cuda_upload(void *to, const void *from, size_t bytes);
 void cuda_download(void *to, const void *from, size_t bytes);
 void cuda_fill(void *memory, int byte, size_t bytes);
+void cuda_copy(void *to, const void *from, size_t bytes);
 
 void cuda_linear_forward(real *y, const real *x, const real *w, int n, int in, int out);
 void cuda_linear_backward_input(real *dx, const real *dy, const real *w, int n, int in, int out);
@@ -81,8 +82,10 @@ void cuda_swiglu_backward(real *dgate_up, const real *dy, const real *gate_up, i
 
 void cuda_cross_entropy(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
 
-void cuda_draw(acc *w, size_t n, uint64_t seed, uint64_t stream, double std);
+void cuda_draw(acc *w, size_t first, size_t n, uint64_t seed, uint64_t stream, double std);
 void cuda_cast(real *w, const acc *master, size_t n);
+void cuda_add(acc *sum, const acc *x, size_t n);
+void cuda_add_real(acc *sum, const real *x, size_t n);
 void cuda_sum(double *total, const acc *x, size_t n);
 void cuda_sum_squares(double *total, const acc *x, size_t n);
 void cuda_adamw(real *w, acc *master, acc *m, acc *v, const acc *g, size_t n, double weight_decay,

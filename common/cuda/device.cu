@@ -86,3 +86,8 @@ void cuda_fill(void *memory, int byte, size_t bytes)
 {
     CUDA_CHECK(cudaMemsetAsync(memory, byte, bytes, cuda_stream()));
 }
+
+void cuda_copy(void *to, const void *from, size_t bytes)
+{
+    CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream()));
+}

@@ -5,10 +5,11 @@
 
 enum { THREADS = 256, PARTS = 1024 };
 
-static __global__ void draw(acc *w, size_t n, uint64_t seed, uint64_t stream, bool ones, double scale)
+static __global__ void draw(acc *w, size_t first, size_t n, uint64_t seed, uint64_t stream, bool ones, double scale)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        uint32_t word[4] = {(uint32_t)i, (uint32_t)(i >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
+        size_t index = first + i;
+        uint32_t word[4] = {(uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32)};
         philox_rounds(word, (uint32_t)seed, (uint32_t)(seed >> 32));
         w[i] = ones ? acc(1) : (acc)(float)((double)philox_centred(word) * scale);
     }
@@ -18,6 +19,12 @@ static __global__ void cast(real *w, const acc *master, size_t n)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
         w[i] = to_real(master[i]);
+}
+
+template <typename T> static __global__ void add(acc *sum, const T *x, size_t n)
+{
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)
+        sum[i] += acc(x[i]);
 }
 
 /* Block p adds up part p of x, or of x^2; a second kernel adds the parts in order. */
@@ -71,9 +78,9 @@ static __global__ void sgd(real *w, acc *master, const acc *g, size_t n, double 
     }
 }
 
-void cuda_draw(acc *w, size_t n, uint64_t seed, uint64_t stream, double std)
+void cuda_draw(acc *w, size_t first, size_t n, uint64_t seed, uint64_t stream, double std)
 {
-    draw<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream()>>>(w, n, seed, stream, std == 0, std / PHILOX_CENTRED_STD);
+    draw<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream()>>>(w, first, n, seed, stream, std == 0, std / PHILOX_CENTRED_STD);
     CUDA_LAUNCHED();
 }
 
@@ -81,6 +88,18 @@ void cuda_cast(real *w, const acc *master, size_t n)
 {
     if ((const void *)w == (const void *)master) return;
     cast<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream()>>>(w, master, n);
+    CUDA_LAUNCHED();
+}
+
+void cuda_add(acc *sum, const acc *x, size_t n)
+{
+    add<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream()>>>(sum, x, n);
+    CUDA_LAUNCHED();
+}
+
+void cuda_add_real(acc *sum, const real *x, size_t n)
+{
+    add<<<blocks_for(n, THREADS), THREADS, 0, cuda_stream()>>>(sum, x, n);
     CUDA_LAUNCHED();
 }
 

@@ -106,6 +106,7 @@ const char *kernels_cuda(Kernels *k, int local_rank)
     k->upload = cuda_upload;
     k->download = cuda_download;
     k->fill = cuda_fill;
+    k->copy = cuda_copy;
     k->workspace_bytes = workspace_for;
     k->use_workspace = cuda_use_workspace;
     k->linear_forward = cuda_linear_forward;
@@ -122,6 +123,8 @@ const char *kernels_cuda(Kernels *k, int local_rank)
     k->cross_entropy = cuda_cross_entropy;
     k->draw = cuda_draw;
     k->cast = cuda_cast;
+    k->add = cuda_add;
+    k->add_real = cuda_add_real;
     k->sum = cuda_sum;
     k->sum_squares = cuda_sum_squares;
     k->adamw = cuda_adamw;

@@ -58,7 +58,7 @@ static real *random_matrix(size_t n)
     real *x = take(n * sizeof *x);
     for (size_t done = 0; done < n; done += STAGE) {
         size_t part = n - done < STAGE ? n - done : STAGE;
-        kernels.draw(stage, part, 1, stream++, 1);
+        kernels.draw(stage, 0, part, 1, stream++, 1);
         kernels.cast(x + done, stage, part);
     }
     return x;
@@ -72,7 +72,7 @@ static Linear linear_create(int n, int in, int out)
     l.w = random_matrix(weights);
     l.dy = random_matrix(rows * (size_t)out);
     l.dw = take(weights * sizeof *l.dw);
-    kernels.draw(l.dw, weights, 2, 0, 1);
+    kernels.draw(l.dw, 0, weights, 2, 0, 1);
     l.result = take(rows * (size_t)(in > out ? in : out) * sizeof *l.result);
     return l;
 }
@@ -199,7 +199,7 @@ int main(int argc, char **argv)
         printf("gemm %s %.6f %.1f\n", argv[a], time, flops / time * 1e-12);
     }
     double bytes = (double)(STAGE * sizeof *stage);
-    kernels.draw(stage, STAGE, 3, 0, 1);
+    kernels.draw(stage, 0, STAGE, 3, 0, 1);
     printf("read %.0f GB/s\n", bytes / seconds(read_stage, NULL) * 1e-9);
     printf("write %.0f GB/s\n", bytes / seconds(write_stage, NULL) * 1e-9);
     return 0;
