@@ -11,8 +11,9 @@ CUDA      ?= auto# 1: must be there; 0: CPU only; auto: if nvcc and NCCL are the
 V         ?= 0# 1: show commands
 NP        ?= 4# ranks of make run-* and make gdb
 RANK      ?= 0# the rank that make gdb steps
+PROGRAM   ?= tiny-ddp# what make gdb steps
 ARGS      ?=# further flags for make run-*, make gdb
-SRC       ?=# a file to build and test in place of tiny-ddp/ddp.c
+SRC       ?=# a file to build and test in place of a scheme's own: make test-ddp, make test-fsdp
 
 CC        ?= cc
 MPI_HOME  ?=
@@ -20,14 +21,14 @@ MPICC     ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpicc
 MPIRUN    ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpirun
 CUDA_HOME ?= /usr/local/cuda
 NCCL_HOME ?=# where NCCL is, if not with CUDA or the system
-NVCC_GENCODE ?=# -gencode=arch=compute_90,code=sm_90; by default that of the GPU that is there
+NVCC_GENCODE ?=# -gencode=arch=compute_90a,code=sm_90a; by default that of the GPU that is there
 WARNINGS  ?= -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
 OPTIMIZE  ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O2 -g)
 KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native -fno-math-errno -fno-trapping-math $(WIDE_VECTORS))# for common/cpu
 
 # ------------------------------------------------------------------------------------------------------------------
 
-TRAINERS := tiny-ddp
+TRAINERS := tiny-ddp tiny-fsdp
 WIDE_VECTORS := $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)# no effect without AVX-512
 
 export OMPI_MCA_rmaps_base_oversubscribe := 1# more ranks than cores is normal here
@@ -50,7 +51,7 @@ $(OTHERS): deps
 	@+$(MAKE) --no-print-directory $@
 else
 
-FOUND := build/found-$(BLAS)-$(CUDA).mk
+FOUND := build/found-$(shell echo '$(CC) $(MPICC) $(BLAS) $(CUDA) $(CUDA_HOME) $(NCCL_HOME)' | cksum | cut -d' ' -f1).mk
 # What this machine has; not asked for by goals that compile nothing.
 ifneq ($(filter-out clean help format,$(or $(MAKECMDGOALS),all)),)
 include $(FOUND)
@@ -59,10 +60,10 @@ $(FOUND): common/tools/probe.sh Makefile
 	    sh common/tools/probe.sh $@
 endif
 
-# A GPU, if this build may use one: CUDA is there, and CUDA_VISIBLE_DEVICES does not hide it.
-gpu = $(if $(HAVE_CUDA),$(shell [ -n "$${CUDA_VISIBLE_DEVICES-all}" ] && nvidia-smi -L 2> /dev/null | head -1))
-DEFAULT_PRECISION = $(if $(gpu),bf16,fp32)
-PRECISION := $(or $(PRECISION),$(DEFAULT_PRECISION))
+# A GPU, if this build may use one. bf16 is the default where there is one, but not of builds to look into.
+gpu = $(if $(HAVE_CUDA),$(shell sh common/tools/gpus | head -1))
+DEFAULT_PRECISION = $(if $(or $(filter 1,$(DEBUG) $(BUGS)),$(SAN),$(SRC)),fp32,$(if $(gpu),bf16,fp32))
+override PRECISION := $(or $(PRECISION),$(DEFAULT_PRECISION))
 VARIANT := $(PRECISION)$(if $(filter 1,$(DEBUG)),-debug)$(if $(SAN),-san)$(if $(filter 1,$(BUGS)),-bugs)$(if $(filter 0,$(BLAS)),-noblas)$(if $(SRC),-mine)
 OUT := build/$(VARIANT)
 OBJ := $(OUT)/obj
@@ -71,7 +72,7 @@ Q := $(if $(filter 1,$(V)),,@)
 DEFINES := -DPRECISION_$(shell echo $(PRECISION) | tr a-z A-Z) -DTEXT_ROOT='"$(CURDIR)/common"' \
            $(if $(filter 1,$(DEBUG)),-DDEBUG) $(if $(filter 1,$(BUGS)),-DBUGS) $(if $(HAVE_BLAS),-DHAVE_BLAS) $(if $(HAVE_CUDA),-DHAVE_CUDA)
 SANITIZE := $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all)
-CFLAGS := -std=gnu11 $(OPTIMIZE) -fno-omit-frame-pointer $(WARNINGS) $(SANITIZE) $(DEFINES) -Icommon -Itiny-ddp -MMD -MP
+CFLAGS := -std=gnu11 $(OPTIMIZE) -fno-omit-frame-pointer $(WARNINGS) $(SANITIZE) $(DEFINES) -Icommon $(addprefix -I,$(TRAINERS)) -MMD -MP
 LIBS := $(BLAS_LIBS) $(CUDA_LIBS) -lcjson $(OPENMP) -lpthread -lm
 GENCODE := $(or $(NVCC_GENCODE),$(FOUND_GENCODE))
 HAVE_FLASH := $(if $(filter bf16,$(PRECISION)),$(findstring sm_90a,$(GENCODE)))# wgmma is there on sm_90a alone
@@ -84,13 +85,17 @@ COMMON := $(filter-out common/no_%.c $(if $(HAVE_CUDA),,%_nccl.c %_cuda.c),$(wil
           $(if $(filter bf16,$(PRECISION)),common/no_cpu.c,$(CPU_KERNELS)) \
           $(if $(HAVE_CUDA),,common/no_cuda.c)
 CUDA_KERNELS := $(if $(HAVE_CUDA),$(filter-out $(if $(HAVE_FLASH),,common/cuda/attention_flash%),$(wildcard common/cuda/*.cu)))
-SCHEME := $(or $(SRC),tiny-ddp/ddp.c) tiny-ddp/ddp_plan.c
+# What each trainer links beside its main.c; a student's SRC in place of what it REPLACES.
+mine = $(if $(SRC),$(patsubst $(or $(REPLACES),tiny-ddp/ddp.c),$(SRC),$(1)),$(1))
+SOURCES_tiny-ddp := $(call mine,tiny-ddp/ddp.c tiny-ddp/ddp_plan.c)
+SOURCES_tiny-fsdp := $(call mine,$(patsubst %,tiny-fsdp/%.c,sharding sharding_plan zero1 zero2 zero3 fsdp)) $(SOURCES_tiny-ddp)
+SCHEMES := $(sort $(foreach t,$(TRAINERS),$(SOURCES_$t)))
 # The tests whose first line names this build.
 TESTS := $(basename $(notdir $(shell grep -lE '^/\* ranks: .* builds:.* $(VARIANT)( |$$)' tests/test_*.c))) $(if $(filter bf16,$(VARIANT)),,hang read_json)
 objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 
 .SECONDARY:
-.PHONY: all programs demo test test-ddp grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
+.PHONY: all programs demo test test-ddp test-fsdp compare grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
 all: $(TRAINERS)
 
 # --- compiling: every object depends on the flags it was made with, so builds never mix ---
@@ -131,8 +136,11 @@ endef
 
 # --- trainers; the default build also puts them into their folders ---
 
-$(OUT)/tiny-ddp: $(call objects,tiny-ddp/main.c $(SCHEME)) $(OUT)/libcommon.a
-	$(call link)
+define trainer
+$(OUT)/$(1): $(call objects,$(1)/main.c $(SOURCES_$(1))) $(OUT)/libcommon.a
+	$$(call link)
+endef
+$(foreach t,$(TRAINERS),$(eval $(call trainer,$t)))
 
 $(TRAINERS): %: $(OUT)/%
 	@$(if $(filter $(DEFAULT_PRECISION),$(VARIANT)),cp $< $@/$@ && echo "built: $@/$@",echo "built: $<")
@@ -141,11 +149,11 @@ $(addprefix run-,$(TRAINERS)): run-%: %
 	$(MPIRUN) -n $(NP) $(OUT)/$* $(ARGS)
 
 demo: tiny-ddp
-	$(MPIRUN) -n 4 tiny-ddp/tiny-ddp --steps 400 --verify --sample 400
+	$(MPIRUN) -n 4 $(OUT)/tiny-ddp --steps 400 --verify --sample 400
 
 # --- tests: cmocka, in several builds side by side ---
 
-TEST_HELPERS := tests/testing.c $(if $(filter bf16,$(PRECISION)),,tests/gradient.c tests/ddp_case.c $(SCHEME))
+TEST_HELPERS := tests/testing.c $(if $(filter bf16,$(PRECISION)),,tests/gradient.c tests/ddp_case.c tests/shard_case.c $(SCHEMES))
 $(OUT)/test_%: $(OBJ)/tests/test_%.o $(call objects,$(TEST_HELPERS)) $(OUT)/libcommon.a
 	$(call link,-lcmocka)
 
@@ -171,6 +179,7 @@ BUILDS_TESTED := "PRECISION=fp32" "PRECISION=fp64" "PRECISION=fp64 BUGS=1 CUDA=0
 test:
 	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $$build programs || exit 1; done
 	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory PRECISION=bf16 programs
+	@test -z "$(gpu)" || $(MAKE) --no-print-directory PRECISION=bf16 BUGS=1 all
 	@HAVE_CUDA="$(HAVE_CUDA)" MPIRUN="$(MPIRUN)" bash tests/run.sh
 
 grid:
@@ -178,35 +187,46 @@ grid:
 	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory PRECISION=bf16 programs
 	@GRID=10 HAVE_CUDA="$(HAVE_CUDA)" MPIRUN="$(MPIRUN)" bash tests/run.sh
 
-# A student's file in place of tiny-ddp/ddp.c.
-test-ddp:
+# A student's file in place of tiny-ddp/ddp.c or tiny-fsdp/fsdp.c.
+test-ddp: REPLACED := tiny-ddp/ddp.c
+test-fsdp: REPLACED := tiny-fsdp/fsdp.c
+test-ddp test-fsdp: test-%:
 	@test -z "$(SRC)" || test -f "$(SRC)" || { echo "SRC=$(SRC): no such file"; exit 2; }
-	@$(MAKE) --no-print-directory PRECISION=fp64 CUDA=0 SRC=$(SRC) build/fp64$(if $(SRC),-mine)/test_ddp
-	@MPIRUN="$(MPIRUN)" bash tests/run.sh fp64$(if $(SRC),-mine) test_ddp
+	@$(MAKE) --no-print-directory PRECISION=fp64 CUDA=0 SRC=$(SRC) REPLACES=$(REPLACED) build/fp64$(if $(SRC),-mine)/test_$*
+	@MPIRUN="$(MPIRUN)" bash tests/run.sh fp64$(if $(SRC),-mine) test_$*
 
+# All strategies of tiny-fsdp on one model: a table and a picture.
+compare: tiny-fsdp
+	@PROGRAM=$(OUT)/tiny-fsdp MPIRUN="$(MPIRUN)" bash tiny-fsdp/compare.sh $(ARGS)
+
+PLAIN := DEBUG=0 BUGS=0 SAN= SRC= BLAS=auto
 bench:
-	@$(MAKE) --no-print-directory PRECISION=fp32 build/fp32/tiny-ddp build/fp32/gemm_rate
-	@test -z "$(gpu)" || $(MAKE) --no-print-directory PRECISION=bf16 build/bf16/tiny-ddp build/bf16/device_rate
+	@$(MAKE) --no-print-directory $(PLAIN) PRECISION=fp32 build/fp32/tiny-ddp build/fp32/gemm_rate
+	@test -z "$(gpu)" || $(MAKE) --no-print-directory $(PLAIN) PRECISION=bf16 build/bf16/tiny-ddp build/bf16/device_rate
 	@MPIRUN="$(MPIRUN)" bash tests/bench/bench.sh
 	@test -z "$(gpu)" || bash tests/bench/gpu.sh
 
 $(OUT)/gemm_rate $(OUT)/device_rate: $(OUT)/%: $(OBJ)/tests/bench/%.o $(OUT)/libcommon.a
 	$(call link)
 
+# Goals that run a make of their own come after all others that are asked for, lest both write the same objects.
+OWN := test grid bench test-ddp test-fsdp gdb
+$(filter $(OWN),$(MAKECMDGOALS)): | $(filter-out $(OWN) clean,$(MAKECMDGOALS))
+
 # --- looking ---
 
 # NP ranks of the debug build on the CPU, one of them in gdb on this terminal.
 GDB_PRECISION = $(if $(filter bf16,$(PRECISION)),fp32,$(PRECISION))
 gdb:
-	@$(MAKE) --no-print-directory PRECISION=$(GDB_PRECISION) DEBUG=1 tiny-ddp
-	-@GDB_RANK=$(RANK) $(MPIRUN) -q --stdin $(RANK) -n $(NP) common/tools/gdb-rank build/$(GDB_PRECISION)-debug/tiny-ddp --device cpu --timeout 0 $(ARGS)
+	@$(MAKE) --no-print-directory PRECISION=$(GDB_PRECISION) DEBUG=1 $(PROGRAM)
+	-@GDB_RANK=$(RANK) $(MPIRUN) -q --stdin $(RANK) -n $(NP) common/tools/gdb-rank build/$(GDB_PRECISION)-debug/$(PROGRAM) --device cpu --timeout 0 $(ARGS)
 
 SOURCES = $(shell git ls-files '*.c' '*.h')
 format:
 	clang-format -i $(SOURCES)
 lint:
 	clang-format --dry-run -Werror $(SOURCES)
-	cppcheck --quiet --error-exitcode=1 --enable=warning --suppress=invalidFunctionArg -Icommon -Itiny-ddp -DPRECISION_FP32 -DHAVE_BLAS -DTEXT_ROOT='""' common tiny-ddp
+	cppcheck --quiet --error-exitcode=1 --enable=warning --suppress=invalidFunctionArg -Icommon $(addprefix -I,$(TRAINERS)) -DPRECISION_FP32 -DHAVE_BLAS -DTEXT_ROOT='""' common $(TRAINERS)
 
 clean:
 	rm -rf build $(foreach t,$(TRAINERS),$t/$t)
@@ -219,9 +239,10 @@ help:
 	@echo "  deps        install what is needed (apt)"
 	@echo "  demo        four ranks train a small transformer on this repository's text, and prove it equals one"
 	@echo "  test        build everything and run every test; grid: ten times as many random configurations"
-	@echo "  test-ddp    test SRC=my_ddp.c in place of tiny-ddp/ddp.c"
+	@echo "  test-ddp    test SRC=my_ddp.c in place of tiny-ddp/ddp.c; test-fsdp: of tiny-fsdp/fsdp.c"
+	@echo "  compare     every strategy of tiny-fsdp on one model: a table and a picture"
 	@echo "  bench       tokens/s and memory beside the speed of BLAS"
-	@echo "  run-tiny-ddp, gdb    with NP=, RANK=, ARGS="
+	@echo "  run-tiny-ddp, run-tiny-fsdp, gdb    with NP=, RANK=, ARGS=, and PROGRAM= for gdb"
 	@echo "  format, lint, clean"
 
 -include $(shell find $(OBJ) -name '*.d' 2>/dev/null)

@@ -58,6 +58,9 @@ void device_finalize(void);
 /* [all ranks of the group] Makes what the group's collectives on GPU memory need. Otherwise the first of them does. */
 void device_open(Group *group);
 
+/* From any thread: has the GPU done the collective with this slot in the flight recorder? */
+bool device_passed(int record);
+
 /* From any thread: NULL, or what NCCL says has gone wrong behind the host's back. */
 const char *device_failure(void);
 

@@ -17,6 +17,7 @@
 #include "error.h"
 #include "marks_cuda.h"
 #include "precision.h"
+#include "recorder.h"
 
 cudaStream_t cuda_stream(void); /* the compute stream, common/cuda/device.cu */
 
@@ -49,7 +50,8 @@ static struct {
     size_t in_bytes, out_bytes;
 } slots[WORKS_MAX];
 
-static cudaEvent_t last_issued; /* the `done` of the collective before, where NCCL does not order them */
+static cudaEvent_t passed[RECORDS]; /* by Work.record; the watchdog's thread asks */
+static cudaEvent_t last_issued;     /* the `done` of the collective before, where NCCL does not order them */
 static bool chained;
 
 bool device_owns(const void *buffer)
@@ -115,6 +117,11 @@ void device_open(Group *group)
     comm_uncounted(0);
 }
 
+bool device_passed(int record)
+{
+    return !passed[record] || cudaEventQuery(passed[record]) != cudaErrorNotReady;
+}
+
 const char *device_failure(void)
 {
     const char *failure = NULL;
@@ -172,6 +179,9 @@ static void start_nccl(Work *work)
     }
     work->marks[1] = mark_stream(stream);
     CUDA_CHECK(cudaEventRecord(slots[work->index].done, stream));
+    if (!passed[work->record]) CUDA_CHECK(cudaEventCreateWithFlags(&passed[work->record], cudaEventDisableTiming));
+    CUDA_CHECK(cudaEventRecord(passed[work->record], stream));
+    recorder_hand_to_gpu(work->record);
     last_issued = slots[work->index].done;
 }
 
@@ -224,7 +234,7 @@ static void start_host(Work *work)
     const void *from = c->in ? c->in : c->out;
     bool in_place = !c->in;
     grow(&slots[work->index].out, &slots[work->index].out_bytes, outs * wide);
-    grow(&slots[work->index].in, &slots[work->index].in_bytes, ins * wide);
+    if (!in_place) grow(&slots[work->index].in, &slots[work->index].in_bytes, ins * wide);
     char *in = in_place ? slots[work->index].out : slots[work->index].in;
     CUDA_CHECK(cudaMemcpyAsync(in, from, ins * size, cudaMemcpyDeviceToHost, cuda_stream()));
     CUDA_CHECK(cudaStreamSynchronize(cuda_stream()));

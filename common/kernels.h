@@ -96,7 +96,7 @@ struct Kernels {
 
     /* y[N, C]: row i is row token[i] of w[V, C] */
     void (*embedding_forward)(real *y, const real *w, const int *token, int n, int width);
-    /* dw[V, C]: row token[i] adds dy[i], in order of i */
+    /* dw[V, C]: row token[i] adds dy[i], always in the same order */
     void (*embedding_backward)(acc *dw, const real *dy, const int *token, int n, int width);
 
     /* --- RMSNorm (Zhang and Sennrich, 2019), fused with the residual add before it --- */

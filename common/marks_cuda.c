@@ -15,13 +15,15 @@
 cudaStream_t cuda_stream(void); /* the compute stream, common/cuda/device.cu */
 bool cuda_in_use(void);         /* do kernels run on a GPU? likewise */
 
+enum { RUN = 512, MARKS_MAX = 1 << 20 };
+
 static cudaEvent_t *events; /* events[0]: the start */
 static int count, room;
 static double zero; /* its time on the caller's clock */
 
 int mark_stream(cudaStream_t stream)
 {
-    if (!marks_on()) return -1;
+    if (!marks_on() || count == MARKS_MAX) return -1;
     if (count == room) {
         room = room ? 2 * room : 1024;
         events = realloc(events, (size_t)room * sizeof *events);
@@ -53,12 +55,23 @@ int mark_compute(void)
     return marks_on() ? mark_stream(cuda_stream()) : -1; /* asking for the stream makes it */
 }
 
-double mark_time(int mark)
+static double seconds_between(int first, int second)
 {
     float milliseconds;
-    CUDA_CHECK(cudaEventSynchronize(events[mark]));
-    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, events[0], events[mark]));
-    return zero + 1e-3 * (double)milliseconds;
+    CUDA_CHECK(cudaEventSynchronize(events[second]));
+    CUDA_CHECK(cudaEventElapsedTime(&milliseconds, events[first], events[second]));
+    return 1e-3 * (double)milliseconds;
+}
+
+/* A float counts milliseconds from the first of the mark's run only, so that long traces stay sharp. */
+double mark_time(int mark)
+{
+    static int known;    /* the first of a run, ... */
+    static double since; /* ... and its time after events[0] */
+    int first = mark / RUN * RUN;
+    if (first < known) known = 0, since = 0;
+    for (; known < first; known += RUN) since += seconds_between(known, known + RUN);
+    return zero + since + seconds_between(first, mark);
 }
 
 void marks_stop(void)

@@ -42,6 +42,12 @@ void device_open(Group *group)
     (void)group;
 }
 
+bool device_passed(int record)
+{
+    (void)record;
+    return true;
+}
+
 const char *device_failure(void)
 {
     return NULL;

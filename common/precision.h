@@ -32,7 +32,7 @@ typedef float acc;
 #endif
 
 #ifndef __CUDACC__
-/* A `real` as the host can compute with it, and the nearest `real` to a number (ties to even). */
+/* A `real` as the host can compute with it, and the `real` nearest to a number, which bf16 rounds by way of float. */
 double real_double(real x);
 real real_of(double x);
 #endif

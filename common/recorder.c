@@ -10,7 +10,13 @@
 
 #include "error.h"
 
-enum { RECORDS = 64, MOURNING_SECONDS = 2 };
+/* Can a collective fail while the host is elsewhere? */
+#ifdef HAVE_CUDA
+enum { POLLS = 1 };
+#else
+enum { POLLS = 0 };
+#endif
+enum { MOURNING_SECONDS = 2 };
 
 /* One line of the ring. Written by the main thread; the watchdog and the signal handler only read it. */
 typedef struct {
@@ -20,6 +26,7 @@ typedef struct {
     size_t count;
     Place place;
     bool done;
+    bool on_gpu; /* handed to NCCL: the host has gone on, and the GPU knows when it is done */
 } Record;
 
 static Record ring[RECORDS];
@@ -54,6 +61,11 @@ void recorder_end(int slot)
     recorder_alive();
 }
 
+void recorder_hand_to_gpu(int slot)
+{
+    ring[slot].on_gpu = true;
+}
+
 void recorder_waits_for(int slot)
 {
     waited_for = slot;
@@ -71,12 +83,16 @@ static const char *basename_of(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* One line: where this rank is. Written with write(2), so that a signal handler may call it. */
-static void say_where(const char *cause)
+/* One line: where this rank is. Written with write(2), so that a signal handler may call it; but it may not ask the GPU. */
+static void say_where(const char *cause, bool ask_gpu)
 {
     char line[256];
     int slot = waited_for;
     bool waits = slot >= 0;
+    for (int i = 0; i < RECORDS && !waits && ask_gpu; i++) { /* the oldest that the GPU has not done */
+        slot = (next + i) % RECORDS;
+        waits = ring[slot].on_gpu && !device_passed(slot);
+    }
     if (!waits) slot = (next + RECORDS - 1) % RECORDS; /* the last one begun */
     const Record *r = &ring[slot];
     const char *doing = waits ? "waiting in" : r->done ? "computing, after" : "computing, having started";
@@ -95,20 +111,17 @@ static void *watch(void *unused)
     (void)unused;
     for (;;) {
         usleep(100000);
-        if (paused) {
-            recorder_alive();
-            continue;
-        }
+        if (paused) recorder_alive();
         double silent = (double)(now() - last_sign_of_life) * 1e-9;
         const char *failure = device_failure();
-        if (silent <= timeout && !failure) continue;
+        if ((timeout <= 0 || silent <= timeout) && !failure) continue;
         gave_up = 1;
         char cause[128];
         if (failure)
             snprintf(cause, sizeof cause, "NCCL failed (%s):", failure);
         else
             snprintf(cause, sizeof cause, "no progress for %.0f s:", silent);
-        say_where(cause);
+        say_where(cause, true);
         sleep(MOURNING_SECONDS); /* the watchdogs of the other ranks speak too; then one exit ends all */
         _exit(1);
     }
@@ -117,7 +130,7 @@ static void *watch(void *unused)
 
 static void on_signal(int number)
 {
-    say_where("ended by a signal:");
+    say_where("ended by a signal:", false);
     _exit(128 + number);
 }
 
@@ -127,7 +140,7 @@ void watchdog_start(double timeout_seconds)
     signal(SIGTERM, on_signal);
     signal(SIGINT, on_signal);
     timeout = timeout_seconds;
-    if (timeout <= 0) return;
+    if (timeout <= 0 && !POLLS) return;
     pthread_t thread;
     if (pthread_create(&thread, NULL, watch, NULL) != 0) fatal("the watchdog thread could not be started");
     pthread_detach(thread);

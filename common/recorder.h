@@ -9,6 +9,8 @@
 
 #include "comm_internal.h"
 
+enum { RECORDS = 64 };
+
 /* Notes that a collective begins; returns its slot. */
 int recorder_begin(const Group *group, const Collective *what);
 void recorder_end(int slot);
@@ -16,10 +18,13 @@ void recorder_end(int slot);
 /* The rank now blocks until the collective in `slot` is done; -1: it blocks no longer. */
 void recorder_waits_for(int slot);
 
+/* NCCL has it: from here on device_passed says whether it is done. */
+void recorder_hand_to_gpu(int slot);
+
 /* A sign of life. */
 void recorder_alive(void);
 
-/* Starts the watchdog; 0 seconds: none. Call once, best before comm_init, which is the first that can hang. */
+/* Starts the watchdog; 0 seconds: silence is never suspicious, only what NCCL reports ends the job. Call once, best before comm_init, which is the first that can hang. */
 void watchdog_start(double timeout_seconds);
 
 /* While paused (calls nest) silence is not suspicious: the other ranks wait for rank 0's twin, or for the reader. */

@@ -103,7 +103,7 @@ void trace_begin(const char *format, ...)
     vsnprintf(open_span[depth].name, sizeof open_span[depth].name, format, arguments);
     va_end(arguments);
     RANGE_PUSH(open_span[depth].name);
-    open_span[depth].mark = mark_compute();
+    open_span[depth].mark = event_count < EVENTS_MAX ? mark_compute() : -1;
     open_span[depth++].begin = trace_clock();
 }
 
@@ -179,8 +179,9 @@ static char *events_as_text(size_t *length)
             rank, host);
     for (int l = 0; l < lane_count; l++)
         if (l != LANE_HOST || marks_on())
-            fprintf(f, "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s%s\"}},\n",
-                    rank, l, category(l), l < LANES_FIXED ? "" : lanes[l].name);
+            fprintf(f,
+                    "{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s%s%s\"}},\n",
+                    rank, l, category(l), l < LANES_FIXED ? "" : " ", l < LANES_FIXED ? "" : lanes[l].name);
     for (int i = 0; i < event_count; i++) {
         const Event *e = &events[i];
         double begin = e->mark < 0 ? e->begin : mark_time(e->mark), end = e->mark < 0 ? e->end : mark_time(e->mark_end);

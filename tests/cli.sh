@@ -135,6 +135,7 @@ for r in 0 1 2; do
     verdict "--trace: rank $r communicates" grep -q "\"name\":\"all_reduce\",\"cat\":\"comm\",\"pid\":$r" "$work/trace"
 done
 run 1 build/fp32/read_json "$work/trace" "$work/log"
+verdict "--trace names its lanes" grep -q '"args":{"name":"comm dp"}' "$work/trace"
 verdict "--trace and --log are JSON, and spans of a lane do not overlap" [ $status = 0 ]
 
 for ranks in 1 2 3 4 8; do

@@ -2,7 +2,7 @@
 # compute-sanitizer. Sourced by run.sh; skipped, saying so, where no GPU is visible.
 
 visible_gpus() {
-    [ -n "${HAVE_CUDA:-}" ] && [ -n "${CUDA_VISIBLE_DEVICES-all}" ] && nvidia-smi -L 2> /dev/null
+    [ -n "${HAVE_CUDA:-}" ] && sh common/tools/gpus
 }
 
 verify_on_gpu() { # precision, ranks, flags...
@@ -15,7 +15,7 @@ verify_on_gpu() { # precision, ranks, flags...
     }
     verdict "GPU: $build, $ranks ranks, $*: $(grep '^verify: [PF]' "$work/out")" passes
     if [ "$ranks" = 1 ]; then
-        verdict "GPU: one rank uses NCCL" [ "$(grep -c 'share a GPU' "$work/out")" = 0 ]
+        verdict "GPU: one rank uses NCCL" [ "$(grep -c 'share a GPU' "$work/out")" = 0 -a "$(grep -c '^step 3/3' "$work/out")" = 1 ]
     elif [ "$gpus" = 1 ]; then
         verdict "GPU: ranks that share it say so" grep -q '^note: ranks of group dp share a GPU' "$work/out"
     fi
@@ -45,6 +45,14 @@ else
     verdict "GPU: the trace has the GPU's time and the host's" [ "$(grep -c '"cat":"compute"' "$work/trace")" -gt 20 -a "$(grep -c '"cat":"host"' "$work/trace")" -gt 20 ]
     run 1 build/fp32/read_json "$work/trace" "$work/log"
     verdict "GPU: and its spans do not overlap" [ "$status" = 0 ]
+    run 1 build/bf16/tiny-ddp --model demo --data LICENSE --steps 3 --trace "$work/trace" --log "$work/log"
+    verdict "GPU: over NCCL collectives have the GPU's times" [ "$(grep -c '"name":"all_reduce","cat":"comm"' "$work/trace")" -gt 9 ]
+    run 1 build/fp32/read_json "$work/trace" "$work/log"
+    verdict "GPU: which do not overlap either" [ "$status" = 0 ]
+    for bug in mean_of_means forget_last_bucket skip=dp.all_reduce; do
+        run 3 build/bf16-bugs/tiny-ddp --model nano --data LICENSE --ignore 0.5 --steps 3 --verify --bug $bug
+        verdict "GPU: bf16 verify says FAIL under --bug $bug" grep -q '^verify: FAIL' "$work/out"
+    done
     run 3 build/bf16/tiny-ddp --model nano --data LICENSE --steps 9 --lr 1e30 --clip 0 --warmup 0
     verdict "GPU: a loss that is not finite stops all ranks" [ "$status" = 1 ]
 

@@ -70,6 +70,7 @@ int main(int argc, char **argv)
         metrics_step(&t.metrics, step, loss, norm, optimizer_lr(&t.optimizer.config, step));
     }
 
+    int status = trainer_finish(&t, &expected);
     ddp_free(&ddp);
-    return trainer_finish(&t, &expected);
+    return status;
 }

@@ -1,4 +1,5 @@
 /* Fills the kernel table with the GPU's kernels, and chooses among variants. */
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -39,19 +40,27 @@ static const Variant variants[] = {
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
 /* Dense TFLOP/s as NVIDIA's data sheets state them, without sparsity; tensor cores where they compute in that precision. A
- * device is known by the first name that its own contains. */
+ * device is known by the first name that its own contains as a word. */
 static const struct {
     const char *name;
     double bf16, fp32, fp64;
 } peaks[] = {
     {"H200", 989, 67, 67},     {"H100 PCIe", 756, 51, 51}, {"H100 NVL", 835, 60, 60}, {"H100", 989, 67, 67},
-    {"A100", 312, 19.5, 19.5}, {"L40S", 362, 91.6, 1.4},   {"L4", 121, 30.3, 0.5},    {"RTX 4090", 165, 82.6, 1.3},
+    {"A100", 312, 19.5, 19.5}, {"L40S", 362, 91.6, 1.4},   {"L40", 181, 90.5, 1.4},   {"L4", 121, 30.3, 0.5},
+    {"RTX 4090", 165, 82.6, 1.3},
 };
+
+static bool has_word(const char *text, const char *word)
+{
+    for (const char *at = strstr(text, word); at; at = strstr(at + 1, word))
+        if ((at == text || !isalnum(at[-1])) && !isalnum(at[strlen(word)])) return true;
+    return false;
+}
 
 static double peak_of(const char *device)
 {
     for (size_t p = 0; p < sizeof peaks / sizeof peaks[0]; p++)
-        if (strstr(device, peaks[p].name))
+        if (has_word(device, peaks[p].name))
             return sizeof(real) == 2 ? peaks[p].bf16 : sizeof(real) == 4 ? peaks[p].fp32 : peaks[p].fp64;
     return 0;
 }

@@ -74,7 +74,7 @@ int main(void) { int v; cublasLtHandle_t h; return cudaRuntimeGetVersion(&v) || 
     $cuda_include $cuda_libs; then
     no_cuda "nvcc is there, but cuBLASLt and NCCL do not link" "Install NCCL's development files, or set NCCL_HOME."
 else
-    capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | head -1 | tr -d .)
+    capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2> /dev/null | tr -d . | grep -m1 -x '[0-9]*')
     if [ -n "$capability" ]; then
         echo "found: CUDA ($CUDA_HOME), NCCL, and a GPU of compute capability $capability"
     else

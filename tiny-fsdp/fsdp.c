@@ -1,0 +1,232 @@
+/* FSDP: each unit is one flat run, cut evenly, so that it moves in one call and lands where it is used. While a unit
+ * computes, the next one is gathered; while a layer's backward pass runs, the gradients of the one before are reduced:
+ *
+ *   gather     | unit 1 | unit 2 | unit 3 | ...                     forward: one ahead
+ *   compute    | unit 0 | unit 1 | unit 2 | ... | unit 3 | unit 2 | unit 1 | unit 0 |
+ *   reduce                                               | unit 3 | unit 2 | unit 1 | unit 0
+ *
+ * Two layers are in memory at most: layer l lives in slot l mod 2 and is given back when its use is over, before the
+ * gather that needs the slot is started. The root has a slot of its own and stays from its first use to the end of the
+ * backward pass.
+ *
+ * HSDP is the same inside a group of ranks; the owners of a part in different groups then all-reduce it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "bug.h"
+#include "error.h"
+#include "memory.h"
+#include "sharding.h"
+
+/* Room for one unit's weights. Invariant: unit >= 0 if they are there or on their way. */
+typedef struct {
+    int unit;      /* -1: free */
+    real *weights; /* [padded] */
+    Work *gather;
+} WeightSlot;
+
+/* Room for one unit's gradients. */
+typedef struct {
+    acc *grads;                    /* [padded]  partial */
+    acc *reduced;                  /* [part]    if it is to be added to the shard; else NULL */
+    real *narrow, *narrow_reduced; /* the same two as they travel under --reduce real; else NULL */
+    Work *reduce;                  /* under way, of `unit` */
+    int unit;
+} GradSlot;
+
+typedef struct {
+    WeightSlot *weight; /* [1 + weight_layers]  slot 0 is the root's */
+    GradSlot *grad;     /* [1 + grad_layers] */
+    int weight_layers, grad_layers;
+    Work **replicate; /* [units]  all-reduces over dp under way */
+    bool narrow;      /* gradients travel as real */
+} Fsdp;
+
+static size_t padded(const Sharding *s, int unit)
+{
+    return s->params->piece[unit].part * (size_t)group_size(s->groups.reduce);
+}
+
+static WeightSlot *weight_slot(const Fsdp *f, int unit)
+{
+    return &f->weight[unit == 0 ? 0 : 1 + (unit - 1) % f->weight_layers];
+}
+
+static GradSlot *grad_slot(const Fsdp *f, int unit)
+{
+    return &f->grad[unit == 0 ? 0 : 1 + (unit - 1) % f->grad_layers];
+}
+
+/* Do gradients stay whole until the last micro-step? */
+static bool accumulates_whole(const Sharding *s)
+{
+    return s->accumulate > 1 && !s->options.accumulate_sharded;
+}
+
+/* --- buffers: all layers have the same size --- */
+
+static void *create(Sharding *s)
+{
+    int layers = s->params->units - 1, two = layers < 2 ? layers : 2;
+    Fsdp *f = calloc(1, sizeof *f);
+    if (!f) fatal("out of memory");
+    f->weight_layers = s->options.reshard ? two : layers;
+    f->grad_layers = accumulates_whole(s) ? layers : two;
+    f->narrow = strcmp(s->options.reduce, "real") == 0 && MASTER_BYTES;
+    f->weight = calloc(1 + (size_t)f->weight_layers, sizeof *f->weight);
+    f->grad = calloc(1 + (size_t)f->grad_layers, sizeof *f->grad);
+    f->replicate = calloc((size_t)s->params->units, sizeof(Work *));
+    if (!f->weight || !f->grad || !f->replicate) fatal("out of memory");
+    for (int i = 0; i <= f->weight_layers; i++)
+        f->weight[i] = (WeightSlot){.unit = -1, .weights = memory_alloc(padded(s, i) * sizeof(real), MEMORY_BUFFERS)};
+    for (int i = 0; i <= f->grad_layers; i++) {
+        GradSlot *g = &f->grad[i];
+        size_t whole = padded(s, i), part = s->params->piece[i].part;
+        g->grads = memory_alloc(whole * sizeof(acc), MEMORY_BUFFERS);
+        if (f->narrow) {
+            g->narrow = memory_alloc(whole * sizeof(real), MEMORY_BUFFERS);
+            g->narrow_reduced = memory_alloc(part * sizeof(real), MEMORY_BUFFERS);
+        } else if (s->accumulate > 1 && s->options.accumulate_sharded) {
+            g->reduced = memory_alloc(part * sizeof(acc), MEMORY_BUFFERS);
+        }
+    }
+    return f;
+}
+
+static void end(void *state)
+{
+    Fsdp *f = state;
+    for (int i = 0; i <= f->weight_layers; i++) memory_free(f->weight[i].weights);
+    for (int i = 0; i <= f->grad_layers; i++) {
+        GradSlot *g = &f->grad[i];
+        void *all[] = {g->grads, g->reduced, g->narrow, g->narrow_reduced};
+        for (int n = 0; n < 4; n++) memory_free(all[n]);
+    }
+    free(f->weight);
+    free(f->grad);
+    free(f->replicate);
+    free(f);
+}
+
+/* --- weights --- */
+
+static void start_gather(Sharding *s, int unit)
+{
+    WeightSlot *slot = weight_slot(s->state, unit);
+    const Piece *mine = &s->params->piece[unit];
+    if (slot->unit == unit) return;
+    CHECK(slot->unit < 0);
+    slot->unit = unit;
+    slot->gather = comm_start_all_gather(s->groups.gather, slot->weights, mine->weights, mine->part, COMM_REAL);
+}
+
+/* Returns when the unit's weights can be used; starts `next` behind it, if there is such a unit. */
+static void have_weights(Sharding *s, int unit, int next)
+{
+    WeightSlot *slot = weight_slot(s->state, unit);
+    start_gather(s, unit);
+    comm_wait(slot->gather);
+    slot->gather = NULL;
+    s->params->unit[unit].weights = slot->weights;
+    if (s->options.prefetch && next > 0 && next < s->params->units) start_gather(s, next);
+}
+
+static void give_back(Sharding *s, int unit)
+{
+    WeightSlot *slot = weight_slot(s->state, unit);
+    slot->unit = -1;
+    s->params->unit[unit].weights = NULL;
+}
+
+/* --- gradients --- */
+
+static void start_reduce(Sharding *s, int unit)
+{
+    Fsdp *f = s->state;
+    GradSlot *slot = grad_slot(f, unit);
+    Piece *mine = &s->params->piece[unit];
+    slot->unit = unit;
+    if (f->narrow) {
+        s->kernels.cast(slot->narrow, slot->grads, padded(s, unit));
+        slot->reduce = comm_start_reduce_scatter(s->groups.reduce, slot->narrow_reduced, slot->narrow, mine->part,
+                                                 COMM_REAL, COMM_SUM);
+    } else {
+        acc *to = slot->reduced && !BUG(overwrite_shard) ? slot->reduced : mine->grads;
+        slot->reduce = comm_start_reduce_scatter(s->groups.reduce, to, slot->grads, mine->part, COMM_ACC, COMM_SUM);
+    }
+}
+
+/* Waits for what the slot was reducing, and hands it on. */
+static void settle(Sharding *s, GradSlot *slot)
+{
+    Fsdp *f = s->state;
+    if (!slot->reduce) return;
+    Piece *mine = &s->params->piece[slot->unit];
+    comm_wait(slot->reduce);
+    slot->reduce = NULL;
+    if (f->narrow)
+        s->kernels.add_real(mine->grads, slot->narrow_reduced, mine->part);
+    else if (slot->reduced && !BUG(overwrite_shard))
+        s->kernels.add(mine->grads, slot->reduced, mine->part);
+    if (sharding_is_last(s) && group_size(s->groups.replicate) > 1)
+        f->replicate[slot->unit] =
+            comm_start_all_reduce(s->groups.replicate, mine->grads, mine->part, COMM_ACC, COMM_SUM);
+}
+
+/* --- the seam --- */
+
+static void before_forward(void *self, int unit)
+{
+    have_weights(self, unit, unit + 1);
+}
+
+static void after_forward(void *self, int unit)
+{
+    Sharding *s = self;
+    if (unit > 0 && s->options.reshard) give_back(s, unit);
+}
+
+static void before_backward(void *self, int unit)
+{
+    Sharding *s = self;
+    GradSlot *slot = grad_slot(s->state, unit);
+    have_weights(s, unit, unit == 0 ? s->params->units - 1 : unit - 1);
+    settle(s, slot);
+    if (s->micro_step == 0 || !accumulates_whole(s))
+        s->kernels.fill(slot->grads, 0, padded(s, unit) * sizeof *slot->grads);
+    s->params->unit[unit].grads = slot->grads;
+}
+
+static void after_backward(void *self, int unit)
+{
+    Sharding *s = self;
+    Fsdp *f = s->state;
+    if (s->options.reshard || sharding_is_last(s)) give_back(s, unit);
+    s->params->unit[unit].grads = NULL;
+    if (accumulates_whole(s) && !sharding_is_last(s)) return;
+    start_reduce(s, unit);
+    if (!s->options.prefetch) settle(s, grad_slot(f, unit));
+    if (unit > 0) return;
+    for (int i = 1; i <= f->grad_layers; i++) settle(s, &f->grad[i]);
+    settle(s, &f->grad[0]);
+}
+
+static void finish(Sharding *s)
+{
+    Fsdp *f = s->state;
+    for (int u = 0; u < s->params->units; u++) {
+        comm_wait(f->replicate[u]);
+        f->replicate[u] = NULL;
+    }
+}
+
+#define FSDP(NAME)                                                                                                     \
+    {                                                                                                                  \
+        .name = NAME, .holding = {.cut = CUT_UNITS}, .create = create, .free = end,                                    \
+        .seam = {.before_forward = before_forward,                                                                     \
+                 .after_forward = after_forward,                                                                       \
+                 .before_backward = before_backward,                                                                   \
+                 .after_backward = after_backward},                                                                    \
+        .finish = finish                                                                                               \
+    }
+const Strategy strategy_fsdp = FSDP("fsdp"), strategy_hsdp = FSDP("hsdp");

@@ -1,0 +1,129 @@
+#include "sharding.h"
+
+#include <string.h>
+
+#include "ddp.h"
+#include "error.h"
+
+/* --- ddp, for comparison: the module of tiny-ddp --- */
+
+static void *ddp_start(Sharding *s)
+{
+    static Ddp ddp; /* one at a time */
+    ddp = ddp_create(s->params, s->groups.replicate, (DdpOptions){.overlap = s->options.prefetch, .bucket_mb = 1});
+    return &ddp;
+}
+
+static void ddp_end(void *state)
+{
+    ddp_free(state);
+}
+
+static void ddp_after_backward(void *self, int unit)
+{
+    Sharding *s = self;
+    ParameterSeam seam = ddp_seam(s->state);
+    ddp_begin(s->state, sharding_is_last(s));
+    seam.after_backward(seam.self, unit);
+}
+
+static void ddp_reduce(Sharding *s)
+{
+    ddp_finish(s->state);
+}
+
+const Strategy strategy_ddp = {
+    .name = "ddp",
+    .holding = {.cut = CUT_NOTHING},
+    .create = ddp_start,
+    .free = ddp_end,
+    .seam = {.after_backward = ddp_after_backward},
+    .finish = ddp_reduce,
+};
+
+/* --- any strategy --- */
+
+const Strategy *strategy_find(const char *name)
+{
+    static const Strategy *const all[] = {&strategy_ddp,   &strategy_zero1, &strategy_zero2,
+                                          &strategy_zero3, &strategy_fsdp,  &strategy_hsdp};
+    for (int i = 0; i < 6; i++)
+        if (strcmp(all[i]->name, name) == 0) return all[i];
+    return NULL;
+}
+
+ShardGroups sharding_groups(const Mesh *mesh)
+{
+    ShardGroups groups = {0};
+    groups.gather = mesh_group(mesh, 1u << AXIS_FSDP, "gather");
+    groups.reduce = mesh_group(mesh, 1u << AXIS_FSDP, "reduce");
+    groups.replicate = mesh_group(mesh, 1u << AXIS_DP, "dp");
+    return groups;
+}
+
+Sharding sharding_create(Params *params, const Kernels *kernels, ShardGroups groups, ShardingOptions options,
+                         int accumulate)
+{
+    Sharding s = {.strategy = strategy_find(options.strategy),
+                  .params = params,
+                  .kernels = *kernels,
+                  .groups = groups,
+                  .options = options,
+                  .accumulate = accumulate};
+    CHECK(s.strategy);
+    bool sharded = s.strategy->holding.cut != CUT_NOTHING;
+    if (sharded) {
+        group_open_device(groups.gather, params->weights);
+        group_open_device(groups.reduce, params->grads);
+        if (group_size(groups.replicate) > 1) group_open_device(groups.replicate, params->grads);
+    }
+    if (s.strategy->create) s.state = s.strategy->create(&s);
+    comm_uncounted(1);
+    sharding_publish(&s);
+    comm_uncounted(0);
+    return s;
+}
+
+void sharding_free(Sharding *s)
+{
+    if (s->strategy->free) s->strategy->free(s->state);
+    *s = (Sharding){0};
+}
+
+ParameterSeam sharding_seam(Sharding *s)
+{
+    ParameterSeam seam = s->strategy->seam;
+    seam.self = s;
+    return seam;
+}
+
+void sharding_begin(Sharding *s, int m)
+{
+    s->micro_step = m;
+}
+
+bool sharding_is_last(const Sharding *s)
+{
+    return s->micro_step == s->accumulate - 1;
+}
+
+void sharding_finish(Sharding *s)
+{
+    if (s->strategy->finish) s->strategy->finish(s);
+}
+
+void sharding_publish(Sharding *s)
+{
+    if (s->strategy->publish) s->strategy->publish(s);
+}
+
+Replicas sharding_replicas(const Sharding *s)
+{
+    const Holding *h = &s->strategy->holding;
+    return (Replicas){.pieces = s->groups.replicate, .whole = h->whole_weights ? s->groups.gather : NULL};
+}
+
+Group *sharding_norm_group(const Sharding *s)
+{
+    return s->strategy->holding.cut == CUT_NOTHING ? NULL : s->groups.reduce;
+}

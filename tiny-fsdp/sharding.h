@@ -1,0 +1,135 @@
+/* Sharded data parallel: every rank trains on its own rows, as in tiny-ddp, but of N ranks each keeps only its part of the
+ * optimizer state (zero1), of the gradients too (zero2), of the parameters too (zero3, fsdp). hsdp shards within groups of N
+ * ranks and repeats that in every group.
+ *
+ * Why: in tiny-ddp, N - 1 of N copies of everything are there for convenience alone. What a rank does not keep, it asks
+ * for when it needs it; the sum of gradients need only reach whoever updates that part.
+ *
+ * Invariant: between steps each element of the model has one owner among the N ranks of a shard group, which holds its
+ * master weight, its gradient and its moments. A step is: owners' weights reach everyone (all-gather), everyone's
+ * gradients reach the owner (reduce-scatter), the owner updates.
+ *
+ * Communication per step and rank, times (N-1)/N; P elements, of which R in the root unit and L in layers; A micro-steps.
+ * w = sizeof(real), g = sizeof(acc). Sizes are padded to N parts of whole multiples of PART_ALIGN elements:
+ *
+ *            all-gather on `gather`        reduce-scatter on `reduce`
+ *   zero1    P w         1 call            P g             1 call
+ *   zero2    P w         a unit each       A P g           a unit each
+ *   zero3    A (R + 2L) w  a view each     A P g           a view each
+ *   fsdp     A (R + 2L) w  a unit each     A P g           a unit each
+ *            --reshard 0: P w              --accumulate-sharded 0: P g
+ *   hsdp     as fsdp, and a shard of P g is all-reduced on `dp` over the M groups, a unit each (times 2 (M-1)/M)
+ *
+ * and 8 bytes are all-reduced on `reduce` for the norm. zero1 and zero2 gather after the optimizer, the others before use.
+ *
+ * Memory per rank, s = P/N, u = the largest layer (padded); m = sizeof(acc) in bf16, where master weights are apart, else 0:
+ *
+ *            parameters    gradients   AdamW    buffers
+ *   ddp      P (w + m)     P g         2 P g
+ *   zero1    P w + s m     P g + s g   2 s g
+ *   zero2    P w + s m     s g         2 s g    (R + u) g                          (*)
+ *   zero3    s (w + m)     s g         2 s g    (R + u)(w + g) + one view (w + g)  (*)
+ *   fsdp     s (w + m)     s g         2 s g    (R + 2u)(w + g)                    (*)
+ *            --reshard 0: P w for weights; --accumulate-sharded 0: P g for gradients, where fsdp has R + 2u
+ *   (*) with A > 1 also one part of what is reduced at a time, for the sum that is added to the shard
+ *
+ * Methods: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020; Zhao et al.,
+ * "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023.
+ */
+#pragma once
+
+#include "kernels.h"
+#include "ledger.h"
+#include "mesh.h"
+#include "options.h"
+#include "params.h"
+#include "seams.h"
+
+typedef struct {
+    const char *strategy;    /* ddp, zero1, zero2, zero3, fsdp, hsdp */
+    long shard_size;         /* hsdp: N; 0: half of the ranks */
+    long prefetch;           /* fsdp: gather one unit ahead, reduce behind; 0: wait for each at once */
+    long reshard;            /* fsdp: give gathered layers back after each use; 0: keep them to the end of the step */
+    long accumulate_sharded; /* fsdp: reduce in every micro-step; 0: keep whole gradients and reduce in the last */
+    const char *reduce;      /* fsdp: gradients travel as acc or real */
+} ShardingOptions;
+
+/* The lanes that a strategy sends on. */
+typedef struct {
+    Group *gather, *reduce; /* the N ranks of a shard group, twice, so that neither waits for the other */
+    Group *replicate;       /* the ranks that hold the same part, one from each shard group */
+} ShardGroups;
+
+typedef struct Sharding Sharding;
+
+/* One strategy; an empty member does nothing. `state` is its own. */
+typedef struct {
+    const char *name;
+    Holding holding;
+    void *(*create)(Sharding *);
+    void (*free)(void *state);
+    ParameterSeam seam;          /* with a Sharding as self */
+    void (*finish)(Sharding *);  /* after the last backward pass: gradients reach their owners */
+    void (*publish)(Sharding *); /* after the optimizer: weights reach everyone */
+} Strategy;
+extern const Strategy strategy_ddp, strategy_zero1, strategy_zero2, strategy_zero3, strategy_fsdp, strategy_hsdp;
+
+struct Sharding {
+    const Strategy *strategy;
+    Params *params;
+    Kernels kernels;
+    ShardGroups groups;
+    ShardingOptions options;
+    int accumulate; /* micro-steps in a step */
+    int micro_step; /* that is under way */
+    void *state;
+};
+
+/* NULL if there is no such strategy. */
+const Strategy *strategy_find(const char *name);
+
+/* [all ranks of the mesh] */
+ShardGroups sharding_groups(const Mesh *mesh);
+
+/* [all ranks] Takes the buffers, plugs nothing in. `params` were created under the strategy's holding and drawn; where whole
+ * weights are kept, they are gathered here for the first time, not counted. */
+Sharding sharding_create(Params *params, const Kernels *kernels, ShardGroups groups, ShardingOptions options,
+                         int accumulate);
+void sharding_free(Sharding *sharding);
+
+/* For model->seams.parameters. `sharding` stays where it is. */
+ParameterSeam sharding_seam(Sharding *sharding);
+
+/* Call before each micro-step's forward pass; m counts from 0. */
+void sharding_begin(Sharding *sharding, int m);
+
+/* [all ranks] Call after the last backward pass: then each piece's gradients are complete. */
+void sharding_finish(Sharding *sharding);
+
+/* [all ranks] Call after the optimizer. */
+void sharding_publish(Sharding *sharding);
+
+bool sharding_is_last(const Sharding *sharding); /* of the step's micro-steps */
+
+/* Whose weights must be equal. */
+Replicas sharding_replicas(const Sharding *sharding);
+
+/* Whose pieces together are the model once: for the norm. NULL: each rank's are. */
+Group *sharding_norm_group(const Sharding *sharding);
+
+/* --- sharding_plan.c: the flags, and what the strategies promise, from the configuration alone --- */
+
+OptionTable sharding_options(ShardingOptions *options);
+
+/* NULL, or a complaint about flags that do not go together, with this many ranks. */
+const char *sharding_check(const ShardingOptions *options, int ranks);
+
+/* How many ranks along fsdp and dp. Call after sharding_check. */
+Shape sharding_shape(const ShardingOptions *options, int ranks);
+
+/* What --ledger expects of `steps` steps, beside what every trainer has. */
+void sharding_expect(Expected *expected, const ModelConfig *model, const ShardingOptions *options, Shape shape,
+                     int accumulate, long steps);
+
+/* Draws one step's compute and collectives (--show plan). */
+void sharding_show_plan(const ModelConfig *model, const ShardingOptions *options, Shape shape, int accumulate);

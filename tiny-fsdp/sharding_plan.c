@@ -1,0 +1,257 @@
+/* What the strategies promise: flags, what is sent and held, the schedule of a step. Nothing here looks at a running
+ * Sharding, so the ledger compares two independent accounts. */
+#include <stdio.h>
+#include <string.h>
+
+#include "ddp.h"
+#include "error.h"
+#include "sharding.h"
+
+#define AT(member) offsetof(ShardingOptions, member)
+
+/* clang-format off */
+static const Option rows[] = {
+    {"strategy", OPTION_CHOICE, AT(strategy), "fsdp", .choices = "ddp|zero1|zero2|zero3|fsdp|hsdp", .help = "what is sharded, and when it is gathered"},
+    {"shard-size", OPTION_INT, AT(shard_size), NULL, 1, 1000000, .help = "hsdp: ranks that share one copy of the model (half of them)"},
+    {"prefetch", OPTION_INT, AT(prefetch), "1", 0, 1, .help = "ddp, fsdp, hsdp: 1: communicate while computing; 0: wait for each call at once"},
+    {"reshard", OPTION_INT, AT(reshard), "1", 0, 1, .help = "fsdp, hsdp: 1: give layers back after each use; 0: keep them to the end of the step"},
+    {"accumulate-sharded", OPTION_INT, AT(accumulate_sharded), "1", 0, 1, .help = "fsdp, hsdp: 1: reduce in every micro-step; 0: in the last, of whole gradients"},
+    {"reduce", OPTION_CHOICE, AT(reduce), "acc", .choices = "acc|real", .help = "fsdp, hsdp: the type in which gradients travel"},
+};
+/* clang-format on */
+
+OptionTable sharding_options(ShardingOptions *options)
+{
+    return (OptionTable){"flags of tiny-fsdp", rows, sizeof rows / sizeof rows[0], options};
+}
+
+/* --- which flags go together --- */
+
+static bool is(const ShardingOptions *o, const char *name)
+{
+    return strcmp(o->strategy, name) == 0;
+}
+
+static bool is_fsdp(const ShardingOptions *o)
+{
+    return is(o, "fsdp") || is(o, "hsdp");
+}
+
+const char *sharding_check(const ShardingOptions *o, int ranks)
+{
+    if (o->shard_size && !is(o, "hsdp")) return complain("--shard-size %ld: goes with --strategy hsdp", o->shard_size);
+    if (o->shard_size && ranks % o->shard_size)
+        return complain("--shard-size %ld: must divide the number of ranks, %d", o->shard_size, ranks);
+    if (is(o, "hsdp") && !o->shard_size && ranks % 2)
+        return complain("--strategy hsdp: half of %d ranks is no whole number; --shard-size says how many share",
+                        ranks);
+    if (!o->prefetch && !is_fsdp(o) && !is(o, "ddp"))
+        return complain("--prefetch 0: goes with --strategy ddp, fsdp or hsdp; %s never does anything else",
+                        o->strategy);
+    const char *only_fsdp = !o->reshard ? "--reshard 0" : !o->accumulate_sharded ? "--accumulate-sharded 0" : NULL;
+    if (strcmp(o->reduce, "real") == 0) only_fsdp = "--reduce real";
+    if (only_fsdp && !is_fsdp(o)) return complain("%s: goes with --strategy fsdp or hsdp", only_fsdp);
+    return NULL;
+}
+
+static int shard_ranks(const ShardingOptions *o, int ranks)
+{
+    if (is(o, "ddp")) return 1;
+    if (!is(o, "hsdp")) return ranks;
+    return o->shard_size ? (int)o->shard_size : ranks / 2;
+}
+
+Shape sharding_shape(const ShardingOptions *o, int ranks)
+{
+    int n = shard_ranks(o, ranks);
+    return (Shape){{[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_FSDP] = n, [AXIS_DP] = ranks / n}};
+}
+
+/* --- what is sent and held --- */
+
+/* Sizes of a model cut over n ranks: elements of all parts together, padded, that is n times a rank's. */
+typedef struct {
+    int units, views, views_of_root, n;
+    double model, root, layers, layer, largest_view,
+        largest_part; /* layer: the largest; part: of a view, on one rank */
+    double by_view;
+} Sizes;
+
+static double padded(size_t count, int n)
+{
+    size_t step = (size_t)n * PART_ALIGN;
+    return (double)((count + step - 1) / step * step);
+}
+
+static double most(double a, double b)
+{
+    return a > b ? a : b;
+}
+
+static Sizes sizes_of(const ModelConfig *model, int n)
+{
+    Params p = params_table(model);
+    Sizes s = {.units = p.units, .views = p.views, .n = n, .model = padded(p.count, n)};
+    s.root = padded(p.unit[0].count, n);
+    for (int u = 1; u < p.units; u++) {
+        s.layers += padded(p.unit[u].count, n);
+        s.layer = most(s.layer, padded(p.unit[u].count, n));
+    }
+    for (int v = 0; v < p.views; v++) {
+        s.views_of_root += p.view[v].unit == 0;
+        s.by_view += padded(p.view[v].size, n);
+        s.largest_view = most(s.largest_view, padded(p.view[v].size, n));
+    }
+    params_free(&p);
+    return s;
+}
+
+static void hold(Expected *e, double parameters, double masters, double gradients, double moments, double buffers)
+{
+    e->memory[MEMORY_PARAMETERS] += (size_t)(parameters * sizeof(real) + masters * MASTER_BYTES);
+    e->memory[MEMORY_GRADIENTS] += (size_t)(gradients * sizeof(acc));
+    e->memory[MEMORY_OPTIMIZER] += (size_t)(moments * (double)e->optimizer_bytes);
+    e->memory[MEMORY_BUFFERS] += (size_t)buffers;
+}
+
+static void expect_zero1(Expected *e, const Sizes *s, long steps)
+{
+    double k = (double)steps, part = s->model / s->n;
+    expect(e, "gather", COMM_ALL_GATHER, k, k * s->model * sizeof(real), s->n);
+    expect(e, "reduce", COMM_REDUCE_SCATTER, k, k * s->model * sizeof(acc), s->n);
+    hold(e, s->model, part, s->model + part, part, 0);
+}
+
+static void expect_zero2(Expected *e, const Sizes *s, int A, long steps)
+{
+    double k = (double)steps, all = s->root + s->layers, part = all / s->n;
+    double reduced = A > 1 ? most(s->root, s->layer) / s->n : 0;
+    expect(e, "gather", COMM_ALL_GATHER, k * s->units, k * all * sizeof(real), s->n);
+    expect(e, "reduce", COMM_REDUCE_SCATTER, k * A * s->units, k * A * all * sizeof(acc), s->n);
+    hold(e, all, part, part, part, (s->root + s->layer + reduced) * sizeof(acc));
+}
+
+static void expect_zero3(Expected *e, const ModelConfig *model, const Sizes *s, int A, long steps)
+{
+    Params p = params_table(model);
+    double k = (double)steps * A, root = 0, unpadded_layer = 0, part = s->by_view / s->n;
+    for (int v = 0; v < p.views; v++)
+        if (p.view[v].unit == 0) root += padded(p.view[v].size, s->n);
+    for (int u = 1; u < p.units; u++) unpadded_layer = most(unpadded_layer, (double)p.unit[u].count);
+    double units = (double)p.unit[0].count + unpadded_layer, reduced = A > 1 ? s->largest_view / s->n : 0;
+    expect(e, "gather", COMM_ALL_GATHER, k * (2 * s->views - s->views_of_root),
+           k * (2 * s->by_view - root) * sizeof(real), s->n);
+    expect(e, "reduce", COMM_REDUCE_SCATTER, k * s->views, k * s->by_view * sizeof(acc), s->n);
+    hold(e, part, part, part, part,
+         units * (sizeof(real) + sizeof(acc)) + s->largest_view * (sizeof(real) + sizeof(acc)) + reduced * sizeof(acc));
+    params_free(&p);
+}
+
+static void expect_fsdp(Expected *e, const Sizes *s, const ShardingOptions *o, int dp, int A, long steps)
+{
+    int layers = s->units - 1, two = layers < 2 ? layers : 2;
+    double k = (double)steps, all = s->root + s->layers, part = all / s->n;
+    bool whole = A > 1 && !o->accumulate_sharded, narrow = strcmp(o->reduce, "real") == 0 && MASTER_BYTES;
+    double gathers = o->reshard ? A * (1 + 2.0 * layers) : s->units;
+    double gathered = o->reshard ? A * (s->root + 2 * s->layers) : all;
+    double reduces = whole ? 1 : A;
+    expect(e, "gather", COMM_ALL_GATHER, k * gathers, k * gathered * sizeof(real), s->n);
+    expect(e, "reduce", COMM_REDUCE_SCATTER, k * reduces * s->units,
+           k * reduces * all * (narrow ? sizeof(real) : sizeof(acc)), s->n);
+    if (dp > 1) expect(e, "dp", COMM_ALL_REDUCE, k * s->units, k * part * sizeof(acc), dp);
+
+    double weights = s->root + (o->reshard ? two * s->layer : s->layers);
+    double grads = s->root + (whole ? s->layers : two * s->layer);
+    double buffers = weights * sizeof(real) + grads * sizeof(acc);
+    if (narrow)
+        buffers += (grads + grads / s->n) * sizeof(real);
+    else if (A > 1 && !whole)
+        buffers += grads / s->n * sizeof(acc);
+    hold(e, part, part, part, part, buffers);
+}
+
+void sharding_expect(Expected *e, const ModelConfig *model, const ShardingOptions *o, Shape shape, int A, long steps)
+{
+    int n = shape.size[AXIS_FSDP], dp = shape.size[AXIS_DP];
+    if (is(o, "ddp")) {
+        ddp_expect(e, model, (DdpOptions){.bucket_mb = 1}, dp, steps);
+        return;
+    }
+    Sizes s = sizes_of(model, n);
+    if (is(o, "zero1")) expect_zero1(e, &s, steps);
+    if (is(o, "zero2")) expect_zero2(e, &s, A, steps);
+    if (is(o, "zero3")) expect_zero3(e, model, &s, A, steps);
+    if (is_fsdp(o)) expect_fsdp(e, &s, o, dp, A, steps);
+    expect(e, "reduce", COMM_ALL_REDUCE, (double)steps, 8 * (double)steps, n); /* the norm */
+}
+
+/* --- the schedule --- */
+
+static const char *unit_name(int unit)
+{
+    static char text[32];
+    snprintf(text, sizeof text, unit ? "layer %d" : "root", unit - 1);
+    return text;
+}
+
+/* One line: what is computed, then what is sent meanwhile. */
+static void line(const char *phase, int unit, const char *sends, int about)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%s", unit_name(unit));
+    printf("  %-9s %-10s", phase, name);
+    if (about >= 0) printf("  %s %s", sends, unit_name(about));
+    printf("\n");
+}
+
+static void show_fsdp(const ShardingOptions *o, int layers, int dp, bool reduces)
+{
+    bool ahead = o->prefetch, again = o->reshard;
+    const char *gather = ahead ? "gathers" : "after it has gathered", *reduce = ahead ? "reduces" : "then reduces";
+    printf("  gather    root      %s\n", ahead ? "  then layer 0, while the root computes" : "");
+    for (int l = 0; l < layers; l++) {
+        int about = ahead ? (l + 1 < layers ? l + 2 : -1) : l + 1;
+        line("forward", 1 + l, gather, about);
+    }
+    line("head", 0, gather, again && ahead ? layers : -1);
+    for (int l = layers - 1; l >= 0; l--) {
+        line("backward", 1 + l, gather, !again ? -1 : ahead ? (l > 0 ? l : -1) : l + 1);
+        if (reduces) printf("  %21s  %s %s\n", "", reduce, unit_name(1 + l));
+    }
+    line("backward", 0, reduce, reduces ? 0 : -1);
+    if (reduces && dp > 1) printf("  each reduced part is then all-reduced on dp, over %d shard groups\n", dp);
+}
+
+void sharding_show_plan(const ModelConfig *model, const ShardingOptions *o, Shape shape, int A)
+{
+    int n = shape.size[AXIS_FSDP], dp = shape.size[AXIS_DP], layers = model->layers;
+    printf("one step of %s on each rank: %d ranks share one copy of the model, %d cop%s\n", o->strategy, n, dp,
+           dp > 1 ? "ies" : "y");
+    if (is(o, "ddp")) {
+        ddp_show_plan(model, (DdpOptions){.overlap = o->prefetch, .bucket_mb = 1}, A);
+        return;
+    }
+    bool whole = is(o, "zero1") || (is_fsdp(o) && A > 1 && !o->accumulate_sharded);
+    if (A > 1)
+        printf("%d micro-steps; gradients %s\n", A,
+               whole ? "add up whole, and are reduced after the last" : "are reduced in each, and added to the shard");
+    if (is(o, "zero1") || is(o, "zero2")) {
+        printf("  forward   embedding, layers 0 to %d, head, loss: all weights are here\n", layers - 1);
+        for (int u = layers; u >= 0; u--) line("backward", u, "then reduces", is(o, "zero2") ? u : -1);
+        if (is(o, "zero1")) printf("  finish    reduce-scatter of the whole gradient\n");
+        printf("optimizer: each rank updates its part; then all parts are gathered%s\n",
+               is(o, "zero2") ? ", unit by unit" : "");
+        return;
+    }
+    if (is(o, "zero3")) {
+        printf("  gather    root, parameter by parameter\n");
+        for (int l = 0; l < layers; l++) line("forward", 1 + l, "after it has gathered", 1 + l);
+        line("head", 0, "", -1);
+        for (int l = layers - 1; l >= 0; l--)
+            line("backward", 1 + l, "after it has gathered, and then it reduces", 1 + l);
+        line("backward", 0, "then reduces", 0);
+    } else {
+        show_fsdp(o, layers, dp, true);
+    }
+    printf("optimizer: each rank updates its part; nothing is sent\n");
+}

@@ -1,0 +1,80 @@
+/* ZeRO-2: gradients are sharded too. When a unit's backward pass is done, its gradients are reduced to their owners, and
+ * the buffer in which they lay serves the next layer. The price: with accumulation every micro-step reduces. */
+#include <stdlib.h>
+
+#include "bug.h"
+#include "error.h"
+#include "memory.h"
+#include "sharding.h"
+
+typedef struct {
+    acc *root, *layer; /* [padded]  the gradients of the unit under way */
+    acc *reduced;      /* [part]    its reduced part, if it is to be added to what is there; else NULL */
+} Zero2;
+
+static size_t padded(const Sharding *s, int unit)
+{
+    return s->params->piece[unit].part * (size_t)group_size(s->groups.reduce);
+}
+
+static void *create(Sharding *s)
+{
+    Zero2 *z = calloc(1, sizeof *z);
+    if (!z) fatal("out of memory");
+    size_t largest_layer = 0, largest_part = 0;
+    for (int u = 0; u < s->params->units; u++) {
+        if (u > 0 && padded(s, u) > largest_layer) largest_layer = padded(s, u);
+        if (s->params->piece[u].part > largest_part) largest_part = s->params->piece[u].part;
+    }
+    z->root = memory_alloc(padded(s, 0) * sizeof *z->root, MEMORY_BUFFERS);
+    z->layer = memory_alloc(largest_layer * sizeof *z->layer, MEMORY_BUFFERS);
+    if (s->accumulate > 1) z->reduced = memory_alloc(largest_part * sizeof *z->reduced, MEMORY_BUFFERS);
+    return z;
+}
+
+static void end(void *state)
+{
+    Zero2 *z = state;
+    memory_free(z->root);
+    memory_free(z->layer);
+    memory_free(z->reduced);
+    free(z);
+}
+
+static void before_backward(void *self, int unit)
+{
+    Sharding *s = self;
+    Zero2 *z = s->state;
+    acc *grads = unit == 0 ? z->root : z->layer;
+    s->kernels.fill(grads, 0, padded(s, unit) * sizeof *grads);
+    s->params->unit[unit].grads = grads;
+}
+
+static void after_backward(void *self, int unit)
+{
+    Sharding *s = self;
+    Zero2 *z = s->state;
+    Piece *mine = &s->params->piece[unit];
+    bool adds = z->reduced && !BUG(overwrite_shard);
+    comm_reduce_scatter(s->groups.reduce, adds ? z->reduced : mine->grads, s->params->unit[unit].grads, mine->part,
+                        COMM_ACC, COMM_SUM);
+    if (adds) s->kernels.add(mine->grads, z->reduced, mine->part);
+    s->params->unit[unit].grads = NULL;
+}
+
+static void publish(Sharding *s)
+{
+    for (int u = 0; u < s->params->units; u++) {
+        const Piece *mine = &s->params->piece[u];
+        comm_all_gather(s->groups.gather, s->params->unit[u].weights, mine->weights, mine->part, COMM_REAL);
+    }
+}
+
+const Strategy strategy_zero2 = {
+    .name = "zero2",
+    .holding = {.cut = CUT_UNITS, .whole_weights = true},
+    .create = create,
+    .free = end,
+    .seam = {.before_backward = before_backward, .after_backward = after_backward},
+    .publish = publish,
+};

@@ -1,0 +1,122 @@
+/* ZeRO-3 in its plain form: every parameter is cut on its own, and gathered whole when its unit is entered, each call waited
+ * for at once. Nothing overlaps and there are many small calls, but every line can be stepped. fsdp.c is what one does
+ * about it.
+ *
+ * A parameter that the ranks do not divide has padding at its end, so it is gathered beside its place and copied. */
+#include <stdlib.h>
+
+#include "bug.h"
+#include "error.h"
+#include "memory.h"
+#include "sharding.h"
+
+typedef struct {
+    real *weights[2]; /* of the root; of the layer under way */
+    acc *grads[2];    /* likewise */
+    real *gathered;   /* [largest padded view] */
+    acc *to_reduce;   /* [largest padded view] */
+    acc *reduced;     /* [largest part]  if it is to be added to what is there; else NULL */
+} Zero3;
+
+static size_t padded(const Sharding *s, int view)
+{
+    return s->params->piece[view].part * (size_t)group_size(s->groups.reduce);
+}
+
+static void *create(Sharding *s)
+{
+    const Params *p = s->params;
+    Zero3 *z = calloc(1, sizeof *z);
+    if (!z) fatal("out of memory");
+    size_t largest_layer = 0, largest_view = 0, largest_part = 0;
+    for (int u = 1; u < p->units; u++)
+        if (p->unit[u].count > largest_layer) largest_layer = p->unit[u].count;
+    for (int n = 0; n < p->views; n++) {
+        if (padded(s, n) > largest_view) largest_view = padded(s, n);
+        if (p->piece[n].part > largest_part) largest_part = p->piece[n].part;
+    }
+    for (int i = 0; i < 2; i++) {
+        size_t count = i == 0 ? p->unit[0].count : largest_layer;
+        z->weights[i] = memory_alloc(count * sizeof(real), MEMORY_BUFFERS);
+        z->grads[i] = memory_alloc(count * sizeof(acc), MEMORY_BUFFERS);
+    }
+    z->gathered = memory_alloc(largest_view * sizeof(real), MEMORY_BUFFERS);
+    z->to_reduce = memory_alloc(largest_view * sizeof(acc), MEMORY_BUFFERS);
+    if (s->accumulate > 1) z->reduced = memory_alloc(largest_part * sizeof(acc), MEMORY_BUFFERS);
+    return z;
+}
+
+static void end(void *state)
+{
+    Zero3 *z = state;
+    void *all[] = {z->weights[0], z->weights[1], z->grads[0], z->grads[1], z->gathered, z->to_reduce, z->reduced};
+    for (int i = 0; i < 7; i++) memory_free(all[i]);
+    free(z);
+}
+
+static void gather(Sharding *s, int unit)
+{
+    Params *p = s->params;
+    Zero3 *z = s->state;
+    Unit *u = &p->unit[unit];
+    u->weights = z->weights[unit > 0];
+    for (int n = 0; n < p->views; n++) {
+        const View *v = &p->view[n];
+        if (v->unit != unit) continue;
+        comm_all_gather(s->groups.gather, z->gathered, p->piece[n].weights, p->piece[n].part, COMM_REAL);
+        s->kernels.copy(u->weights + (v->offset - u->offset), z->gathered, v->size * sizeof(real));
+    }
+}
+
+static void before_forward(void *self, int unit)
+{
+    gather(self, unit);
+}
+
+static void after_forward(void *self, int unit)
+{
+    Sharding *s = self;
+    if (unit > 0) s->params->unit[unit].weights = NULL; /* the root is used again soon: it stays */
+}
+
+static void before_backward(void *self, int unit)
+{
+    Sharding *s = self;
+    Zero3 *z = s->state;
+    Unit *u = &s->params->unit[unit];
+    if (unit > 0) gather(s, unit);
+    u->grads = z->grads[unit > 0];
+    s->kernels.fill(u->grads, 0, u->count * sizeof *u->grads);
+}
+
+static void after_backward(void *self, int unit)
+{
+    Sharding *s = self;
+    Params *p = s->params;
+    Zero3 *z = s->state;
+    Unit *u = &p->unit[unit];
+    for (int n = 0; n < p->views; n++) {
+        const View *v = &p->view[n];
+        Piece *mine = &p->piece[n];
+        if (v->unit != unit) continue;
+        s->kernels.copy(z->to_reduce, u->grads + (v->offset - u->offset), v->size * sizeof(acc));
+        s->kernels.fill(z->to_reduce + v->size, 0, (padded(s, n) - v->size) * sizeof(acc));
+        bool adds = z->reduced && !BUG(overwrite_shard);
+        comm_reduce_scatter(s->groups.reduce, adds ? z->reduced : mine->grads, z->to_reduce, mine->part, COMM_ACC,
+                            COMM_SUM);
+        if (adds) s->kernels.add(mine->grads, z->reduced, mine->part);
+    }
+    u->weights = NULL;
+    u->grads = NULL;
+}
+
+const Strategy strategy_zero3 = {
+    .name = "zero3",
+    .holding = {.cut = CUT_VIEWS},
+    .create = create,
+    .free = end,
+    .seam = {.before_forward = before_forward,
+             .after_forward = after_forward,
+             .before_backward = before_backward,
+             .after_backward = after_backward},
+};
