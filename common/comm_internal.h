@@ -35,7 +35,7 @@ struct Work {
     bool busy, done;
 };
 
-enum { GROUPS_MAX = 64, WORKS_MAX = 64 };
+enum { GROUPS_MAX = 256, WORKS_MAX = 64 };
 
 /* --- the backend --- */
 

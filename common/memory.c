@@ -4,10 +4,12 @@
 
 #include "error.h"
 
-#ifdef DEBUG
-enum { POISON = 1 };
+#if defined(DEBUG)
+enum { POISON = 1, POISON_USED = 1 };
+#elif defined(BUGS)
+enum { POISON = 0, POISON_USED = 1 };
 #else
-enum { POISON = 0 };
+enum { POISON = 0, POISON_USED = 0 };
 #endif
 
 /* One allocation. The table of them lies on the host: what they point to may not. */
@@ -22,7 +24,6 @@ static Block *blocks;
 static size_t block_count, block_room;
 static size_t held[MEMORY_CATEGORIES];
 static int charge_twin;
-static size_t peak;
 static double cap; /* bytes; 0: none */
 static Kernels backend;
 
@@ -50,7 +51,6 @@ void *memory_alloc(size_t bytes, MemoryCategory category)
     }
     blocks[block_count++] = (Block){memory, bytes, category, backend.free};
     held[category] += bytes;
-    if (memory_total() > peak) peak = memory_total();
     return memory;
 }
 
@@ -70,9 +70,9 @@ void memory_cap(double bytes)
     cap = bytes;
 }
 
-size_t memory_peak(void)
+void memory_poison(void *memory, size_t bytes)
 {
-    return peak;
+    if (POISON_USED) backend.fill(memory, 0xff, bytes);
 }
 
 void memory_charge_twin(int on)

@@ -32,10 +32,12 @@ void memory_cap(double bytes);
 /* Gives back what memory_alloc returned; NULL is allowed. */
 void memory_free(void *memory);
 
+/* Fills with NaN what is no longer to be used, in debug builds and in those with bugs, so that using it shows. Else nothing. */
+void memory_poison(void *memory, size_t bytes);
+
 /* While on, every allocation is charged to MEMORY_TWIN, whatever category it names. */
 void memory_charge_twin(int on);
 
 size_t memory_held(MemoryCategory category); /* bytes now */
 size_t memory_total(void);                   /* bytes now, the twin left out */
-size_t memory_peak(void);                    /* the most there ever was */
 const char *memory_category_name(MemoryCategory category);

@@ -62,13 +62,14 @@ void optimizer_measure(Optimizer *o, const Params *params, long step)
 }
 
 /* What of the view lies in the piece. */
-static void update(Optimizer *o, const Piece *piece, const View *view)
+static void update(Optimizer *o, const Params *params, const Piece *piece, const View *view)
 {
     Overlap part = params_overlap(view, piece);
     if (part.count == 0) return;
     real *w = piece->weights + part.in_piece;
     acc *master = piece->master + part.in_piece, *g = piece->grads + part.in_piece;
-    double decay = view->vector && !BUG(decay_by_flat_shape) ? 0 : o->config.weight_decay;
+    bool flat = BUG(decay_by_flat_shape) && params->holding.cut != CUT_NOTHING;
+    double decay = view->vector && !flat ? 0 : o->config.weight_decay;
     size_t at = piece->at + part.in_piece;
     if (o->config.kind == OPTIMIZER_ADAMW)
         o->kernels.adamw(w, master, o->m + at, o->v + at, g, part.count, decay, o->scalars);
@@ -79,7 +80,7 @@ static void update(Optimizer *o, const Piece *piece, const View *view)
 void optimizer_step(Optimizer *o, Params *params)
 {
     for (int i = 0; i < params->pieces; i++)
-        for (int n = 0; n < params->views; n++) update(o, &params->piece[i], &params->view[n]);
+        for (int n = 0; n < params->views; n++) update(o, params, &params->piece[i], &params->view[n]);
 }
 
 double optimizer_read_norm(const Optimizer *o)

@@ -64,6 +64,7 @@ else
     . tests/gpu.sh
     export CUDA_VISIBLE_DEVICES= # what follows is what a machine without a GPU prints
     . tests/cli.sh
+    . tests/cli_fsdp.sh
     . tests/docs.sh
 fi
 echo "$passed passed, $failed failed"

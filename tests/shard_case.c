@@ -1,0 +1,345 @@
+#include "shard_case.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "batch.h"
+#include "ddp_case.h"
+#include "error.h"
+#include "memory.h"
+#include "model.h"
+#include "verify.h"
+
+/* --- the case --- */
+
+ShardCase random_shard_case(Random *r, int index)
+{
+    static const char *const strategies[] = {"zero1", "zero2", "zero3", "fsdp", "hsdp", "fsdp", "ddp"};
+    const int ranks[] = {1, 2, 3, 4, 8};
+    const double ignored[] = {0, 0.3, 0.7, 1};
+    int K = random_int(r, 1, 3);
+    ShardCase c = {
+        .ranks = ranks[index % 5],
+        .model = {.layers = random_int(r, 1, 4),
+                  .width = random_int(r, 7, 24),
+                  .heads = K * random_int(r, 1, 3),
+                  .kv_heads = K,
+                  .head_dim = 2 * random_int(r, 2, 5),
+                  .ff = random_int(r, 1, 40),
+                  .vocab = random_int(r, 31, 60),
+                  .tied = random_int(r, 0, 1),
+                  .qk_norm = random_int(r, 0, 1),
+                  .theta = 1e4,
+                  .eps = 1e-5,
+                  .init_std = 0.2},
+        .seq = random_int(r, 1, 17),
+        .sequences = random_int(r, 1, 3),
+        .accumulate = random_int(r, 1, 3),
+        .ignore = ignored[random_int(r, 0, 3)],
+        .clip = random_int(r, 0, 1) ? 0.1 : 1e3, /* active or not */
+        .optimizer = random_int(r, 0, 3) ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
+        .options = {.strategy = strategies[index / 5 % 7],
+                    .prefetch = random_int(r, 0, 1),
+                    .reshard = random_int(r, 0, 2) > 0,
+                    .accumulate_sharded = random_int(r, 0, 2) > 0,
+                    .reduce = "acc"},
+        .recompute = random_int(r, 0, 1),
+        .slow_rank = -1,
+        .seed = random_int(r, 0, 1000),
+    };
+    c.model.max_seq = c.seq;
+    snprintf(c.model.name, sizeof c.model.name, "random");
+    if (strcmp(c.options.strategy, "hsdp") == 0) {
+        const int divisors[] = {1, 2, c.ranks / 2, c.ranks};
+        c.options.shard_size = divisors[random_int(r, 0, 3)];
+        if (c.options.shard_size == 0 || c.ranks % c.options.shard_size) c.options.shard_size = c.ranks;
+    }
+    return c;
+}
+
+const char *describe_shard_case(const ShardCase *c)
+{
+    static char text[400];
+    snprintf(
+        text, sizeof text,
+        "%s shard %ld ranks %d layers %d width %d heads %d/%d x %d ff %d vocab %d tied %d qk_norm %d seq %d "
+        "sequences %d accumulate %d ignore %g clip %g prefetch %ld reshard %ld accumulate_sharded %ld recompute %d "
+        "seed %ld",
+        c->options.strategy, c->options.shard_size, c->ranks, c->model.layers, c->model.width, c->model.heads,
+        c->model.kv_heads, c->model.head_dim, c->model.ff, c->model.vocab, c->model.tied, c->model.qk_norm, c->seq,
+        c->sequences, c->accumulate, c->ignore, c->clip, c->options.prefetch, c->options.reshard,
+        c->options.accumulate_sharded, c->recompute, c->seed);
+    return text;
+}
+
+const Mesh *shard_case_mesh(const ShardCase *c, ShardGroups *groups)
+{
+    enum { SHAPES = 32 };
+    static struct {
+        int ranks, shard;
+        Mesh mesh;
+        ShardGroups groups;
+    } made[SHAPES];
+    static int count;
+    Shape shape = sharding_shape(&c->options, c->ranks);
+    Group *world = first_ranks(c->ranks);
+    int i = 0;
+    while (i < count && !(made[i].ranks == c->ranks && made[i].shard == shape.size[AXIS_FSDP])) i++;
+    if (i == count) {
+        CHECK(count < SHAPES);
+        made[count].ranks = c->ranks;
+        made[count].shard = shape.size[AXIS_FSDP];
+        if (world) {
+            made[count].mesh = mesh_create(world, shape);
+            made[count].groups = sharding_groups(&made[count].mesh);
+        }
+        count++;
+    }
+    *groups = made[i].groups;
+    return world ? &made[i].mesh : NULL;
+}
+
+/* --- hooks that look on --- */
+
+typedef struct {
+    ParameterSeam inner;
+    const Params *params;
+    int most_layers;
+    bool slow;
+} Watch;
+
+static void look(Watch *w)
+{
+    int layers = 0;
+    for (int u = 1; u < w->params->units; u++) layers += w->params->unit[u].weights != NULL;
+    if (layers > w->most_layers) w->most_layers = layers;
+    if (w->slow) usleep(3000);
+}
+
+static void call(void (*hook)(void *, int), Watch *w, int unit)
+{
+    if (hook) hook(w->inner.self, unit);
+    look(w);
+}
+
+static void before_forward(void *self, int unit)
+{
+    call(((Watch *)self)->inner.before_forward, self, unit);
+}
+
+static void after_forward(void *self, int unit)
+{
+    call(((Watch *)self)->inner.after_forward, self, unit);
+}
+
+static void before_backward(void *self, int unit)
+{
+    call(((Watch *)self)->inner.before_backward, self, unit);
+}
+
+static void after_backward(void *self, int unit)
+{
+    call(((Watch *)self)->inner.after_backward, self, unit);
+}
+
+/* --- training --- */
+
+/* The training step of main.c, with the scheme or without (NULL); the batch is read. Returns the loss of these rows. */
+static double accumulate_gradients(Model *model, const Batch *batch, Sharding *sharding)
+{
+    model_zero_grads(model);
+    for (int m = 0; m < batch->accumulate; m++) {
+        Rows rows = batch_micro_step(batch, m);
+        if (sharding) sharding_begin(sharding, m);
+        model_forward(model, &rows);
+        model_loss(model, &rows, batch_scale(batch));
+        model_backward(model, &rows);
+    }
+    if (sharding) sharding_finish(sharding);
+    return model_read_loss(model);
+}
+
+/* The worst error over all tensors, of what this rank holds. `theirs`: the twin's, whole. */
+static double worst(const Params *p, bool grads, const acc *theirs)
+{
+    double largest_of_all = 0, worst_error = 0;
+    for (size_t i = 0; i < p->count; i++) largest_of_all = fmax(largest_of_all, fabs((double)theirs[i]));
+    for (int n = 0; n < p->views; n++) {
+        const View *v = &p->view[n];
+        double largest, unused, difference;
+        verify_compare(theirs + v->offset, theirs + v->offset, v->size, &unused, &largest);
+        for (int i = 0; i < p->pieces; i++) {
+            const Piece *piece = &p->piece[i];
+            Overlap o = params_overlap(v, piece);
+            if (o.count == 0) continue;
+            verify_compare((grads ? piece->grads : piece->master) + o.in_piece, theirs + v->offset + o.in_view, o.count,
+                           &difference, &unused);
+            worst_error = fmax(worst_error, verify_error(difference, largest, largest_of_all));
+        }
+    }
+    return worst_error;
+}
+
+static double worst_whole(const Params *p, const acc *theirs)
+{
+    double worst_error = 0;
+    for (int u = 0; u < p->units && p->holding.whole_weights; u++) {
+        double difference, largest;
+        verify_compare(p->unit[u].weights, theirs + p->unit[u].offset, p->unit[u].count, &difference, &largest);
+        worst_error = fmax(worst_error, verify_error(difference, largest, largest));
+    }
+    return worst_error;
+}
+
+static Group *group_called(const ShardGroups *groups, const char *name)
+{
+    return strcmp(name, "gather") == 0   ? groups->gather
+           : strcmp(name, "reduce") == 0 ? groups->reduce
+                                         : groups->replicate;
+}
+
+/* What was sent in one step, of which the counters before stand in `before`, and what is held, beside the formulas. */
+static void compare_ledger(ShardOutcome *out, const ShardGroups *groups, const Expected *e,
+                           CommCount before[3][COMM_KINDS], const size_t held_before[])
+{
+    Group *const all[] = {groups->gather, groups->reduce, groups->replicate};
+    long expected_calls = 0, calls = 0;
+    for (int r = 0; r < e->comm_rows && !*out->ledger; r++) {
+        const ExpectedComm *want = &e->comm[r];
+        Group *group = group_called(groups, want->group);
+        int g = group == all[0] ? 0 : group == all[1] ? 1 : 2;
+        CommCount now = group_count(group, want->kind), then = before[g][want->kind];
+        expected_calls += (long)want->calls;
+        if ((double)(now.calls - then.calls) != want->calls ||
+            !(fabs(now.payload - then.payload - want->payload) <= 1e-9 * want->payload))
+            snprintf(out->ledger, sizeof out->ledger, "%s %s: %ld calls %.0f bytes, formula %.0f calls %.0f bytes",
+                     want->group, comm_kind_name(want->kind), now.calls - then.calls, now.payload - then.payload,
+                     want->calls, want->payload);
+    }
+    for (int g = 0; g < 3; g++)
+        for (int k = 0; k < COMM_KINDS; k++) calls += group_count(all[g], (CommKind)k).calls - before[g][k].calls;
+    if (!*out->ledger && calls != expected_calls)
+        snprintf(out->ledger, sizeof out->ledger, "%ld calls in all, formula %ld", calls, expected_calls);
+    const MemoryCategory categories[] = {MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_OPTIMIZER, MEMORY_BUFFERS};
+    for (int m = 0; m < 4 && !*out->ledger; m++) {
+        size_t held = memory_held(categories[m]) - held_before[categories[m]];
+        if (categories[m] == MEMORY_OPTIMIZER) held -= sizeof(StepScalars);
+        if (held != e->memory[categories[m]])
+            snprintf(out->ledger, sizeof out->ledger, "%s: %zu bytes, formula %zu", memory_category_name(categories[m]),
+                     held, e->memory[categories[m]]);
+    }
+}
+
+static uint64_t bits_of(const Params *p)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int i = 0; i < p->pieces; i++) {
+        const unsigned char *byte = (const unsigned char *)p->piece[i].master;
+        for (size_t b = 0; b < p->piece[i].count * sizeof(acc); b++) hash = (hash ^ byte[b]) * 0x100000001b3u;
+    }
+    return hash;
+}
+
+static ShardOutcome train(const ShardCase *c, const Mesh *mesh, ShardGroups groups, const Data *data)
+{
+    ShardOutcome out = {0};
+    DataOrder order = {.seed = (uint64_t)c->seed,
+                       .batch = c->ranks * c->sequences * c->accumulate,
+                       .seq = c->seq,
+                       .ignore = c->ignore};
+    OptimizerConfig config = {.kind = c->optimizer,
+                              .lr = 1e-2,
+                              .steps = 10,
+                              .weight_decay = 0.1,
+                              .clip = c->clip,
+                              .beta1 = 0.9,
+                              .beta2 = 0.95,
+                              .eps = 1e-8};
+    Kernels kernels = kernels_cpu();
+    Holding holding = strategy_find(c->options.strategy)->holding;
+    if (holding.cut != CUT_NOTHING) {
+        holding.ranks = mesh->shape.size[AXIS_FSDP];
+        holding.rank = mesh->coordinate[AXIS_FSDP];
+    }
+    Batch mine = batch_create(data, order, c->accumulate, mesh->data_group, &kernels);
+    memory_charge_twin(1);
+    Batch whole = batch_create(data, order, c->accumulate, NULL, &kernels);
+    Model *twin = model_create(&c->model, &kernels, whole.sequences * c->seq);
+    params_init(&twin->params, &kernels, (uint64_t)c->seed);
+    Optimizer theirs = optimizer_create(config, &twin->params, &kernels);
+    memory_charge_twin(0);
+
+    size_t held[MEMORY_CATEGORIES];
+    for (int m = 0; m < MEMORY_CATEGORIES; m++) held[m] = memory_held((MemoryCategory)m);
+    Model *model = model_create_part(&c->model, &kernels, mine.sequences * c->seq, holding, c->recompute);
+    params_init(&model->params, &kernels, (uint64_t)c->seed);
+    Sharding sharding = sharding_create(&model->params, &kernels, groups, c->options, c->accumulate);
+    Watch watch = {.inner = sharding_seam(&sharding), .params = &model->params};
+    watch.slow = group_rank(mesh->world) == c->slow_rank;
+    model->seams.parameters = (ParameterSeam){&watch, before_forward, after_forward, before_backward, after_backward};
+    Optimizer ours = optimizer_create(config, &model->params, &kernels);
+    ours.shards = sharding_norm_group(&sharding);
+    Expected expected = {.optimizer_bytes = c->optimizer == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
+    sharding_expect(&expected, &c->model, &c->options, mesh->shape, c->accumulate, 1);
+
+    for (long step = 0; step < 2; step++) {
+        batch_read(&mine, step);
+        batch_read(&whole, step);
+        Group *const all[] = {groups.gather, groups.reduce, groups.replicate};
+        CommCount before[3][COMM_KINDS];
+        for (int g = 0; g < 3; g++)
+            for (int k = 0; k < COMM_KINDS; k++) before[g][k] = group_count(all[g], (CommKind)k);
+        double loss = accumulate_gradients(model, &mine, &sharding), want = accumulate_gradients(twin, &whole, NULL);
+        comm_all_reduce(mesh->data_group, &loss, 1, COMM_DOUBLE, COMM_SUM);
+        optimizer_measure(&ours, &model->params, step);
+        optimizer_measure(&theirs, &twin->params, step);
+        double error = worst(&model->params, true, twin->params.grads);
+        double norm = optimizer_read_norm(&ours), norm_want = optimizer_read_norm(&theirs);
+        if (step == 0) {
+            out.loss = fabs(loss - want) / fmax(fabs(want), 1e-3);
+            out.gradient = error;
+            out.norm = fabs(norm - norm_want) / fmax(norm_want, 1e-3);
+        } else {
+            out.later_gradient = error;
+        }
+        optimizer_step(&ours, &model->params);
+        optimizer_step(&theirs, &twin->params);
+        sharding_publish(&sharding);
+        compare_ledger(&out, &groups, &expected, before, held);
+    }
+    out.weight = worst(&model->params, false, twin->params.piece[0].master);
+    out.whole = worst_whole(&model->params, twin->params.piece[0].master);
+    out.replicas_equal = params_unequal(&model->params, &kernels, sharding_replicas(&sharding)) == NULL;
+    out.most_layers = watch.most_layers;
+    out.bits = bits_of(&model->params);
+
+    optimizer_free(&ours), optimizer_free(&theirs);
+    model_free(model), model_free(twin);
+    sharding_free(&sharding);
+    batch_free(&mine), batch_free(&whole);
+    return out;
+}
+
+ShardOutcome run_shard_case(const ShardCase *c, const char *path)
+{
+    ShardOutcome out = {.replicas_equal = true};
+    ShardGroups groups;
+    const Mesh *mesh = shard_case_mesh(c, &groups);
+    if (mesh) {
+        Data *data;
+        CHECK(data_open(&data, path, c->model.vocab, c->seq, 0, 1) == NULL);
+        out = train(c, mesh, groups, data);
+        data_close(data);
+    }
+    /* the worst of all ranks, on all ranks */
+    double *errors[] = {&out.loss, &out.gradient, &out.norm, &out.later_gradient, &out.weight, &out.whole};
+    for (int e = 0; e < 6; e++) comm_all_reduce(comm_control(), errors[e], 1, COMM_DOUBLE, COMM_MAX);
+    int64_t counts[] = {!out.replicas_equal, out.most_layers};
+    comm_all_reduce(comm_control(), counts, 2, COMM_INT64, COMM_MAX);
+    out.replicas_equal = !counts[0];
+    out.most_layers = (int)counts[1];
+    return out;
+}

@@ -136,6 +136,7 @@ static void give_back(Sharding *s, int unit)
     WeightSlot *slot = weight_slot(s->state, unit);
     slot->unit = -1;
     s->params->unit[unit].weights = NULL;
+    memory_poison(slot->weights, padded(s, unit) * sizeof *slot->weights);
 }
 
 /* --- gradients --- */

@@ -185,73 +185,97 @@ void sharding_expect(Expected *e, const ModelConfig *model, const ShardingOption
     expect(e, "reduce", COMM_ALL_REDUCE, (double)steps, 8 * (double)steps, n); /* the norm */
 }
 
-/* --- the schedule --- */
+/* --- the schedule: what each lane does at the same time --- */
 
-static const char *unit_name(int unit)
+enum { NOTHING = -1 };
+
+/* Into text[24]. */
+static void cell(char *text, const char *what, int unit)
 {
-    static char text[32];
-    snprintf(text, sizeof text, unit ? "layer %d" : "root", unit - 1);
-    return text;
+    const char *space = *what ? " " : "";
+    if (unit == NOTHING)
+        *text = '\0';
+    else if (unit == 0)
+        snprintf(text, 24, "%s%sroot", what, space);
+    else
+        snprintf(text, 24, "%s%slayer %d", what, space, unit - 1);
 }
 
-/* One line: what is computed, then what is sent meanwhile. */
-static void line(const char *phase, int unit, const char *sends, int about)
+static void row(const char *compute, const char *gather, const char *reduce)
 {
-    char name[32];
-    snprintf(name, sizeof name, "%s", unit_name(unit));
-    printf("  %-9s %-10s", phase, name);
-    if (about >= 0) printf("  %s %s", sends, unit_name(about));
-    printf("\n");
+    char text[80];
+    int length = snprintf(text, sizeof text, "  %-18s  %-12s  %s", compute, gather, reduce);
+    while (length > 0 && text[length - 1] == ' ') text[--length] = '\0';
+    puts(text);
 }
 
-static void show_fsdp(const ShardingOptions *o, int layers, int dp, bool reduces)
+/* One line of the picture. computes NOTHING: compute waits for the others. */
+static void at_once(const char *phase, int computes, int gathers, int reduces)
 {
-    bool ahead = o->prefetch, again = o->reshard;
-    const char *gather = ahead ? "gathers" : "after it has gathered", *reduce = ahead ? "reduces" : "then reduces";
-    printf("  gather    root      %s\n", ahead ? "  then layer 0, while the root computes" : "");
-    for (int l = 0; l < layers; l++) {
-        int about = ahead ? (l + 1 < layers ? l + 2 : -1) : l + 1;
-        line("forward", 1 + l, gather, about);
+    char compute[24] = "(waits)", gather[24], reduce[24];
+    if (computes != NOTHING) cell(compute, phase, computes);
+    cell(gather, "", gathers);
+    cell(reduce, "", reduces);
+    row(compute, gather, reduce);
+}
+
+static void show_whole_weights(bool reduces_units, int layers)
+{
+    for (int u = 0; u <= layers; u++) at_once("forward", u, NOTHING, NOTHING);
+    for (int u = layers; u >= 0; u--) {
+        at_once("backward", u, NOTHING, NOTHING);
+        if (reduces_units) at_once("", NOTHING, NOTHING, u);
     }
-    line("head", 0, gather, again && ahead ? layers : -1);
-    for (int l = layers - 1; l >= 0; l--) {
-        line("backward", 1 + l, gather, !again ? -1 : ahead ? (l > 0 ? l : -1) : l + 1);
-        if (reduces) printf("  %21s  %s %s\n", "", reduce, unit_name(1 + l));
+    if (reduces_units) return;
+    row("(waits)", "", "everything");
+}
+
+/* zero3, and fsdp without prefetch: one thing after the other. */
+static void show_in_turn(int layers, bool again)
+{
+    for (int u = 0; u <= layers; u++) {
+        at_once("", NOTHING, u, NOTHING);
+        at_once("forward", u, NOTHING, NOTHING);
     }
-    line("backward", 0, reduce, reduces ? 0 : -1);
-    if (reduces && dp > 1) printf("  each reduced part is then all-reduced on dp, over %d shard groups\n", dp);
+    for (int u = layers; u >= 0; u--) {
+        if (again && u > 0) at_once("", NOTHING, u, NOTHING);
+        at_once("backward", u, NOTHING, NOTHING);
+        at_once("", NOTHING, NOTHING, u);
+    }
+}
+
+static void show_ahead(int layers, bool again)
+{
+    at_once("", NOTHING, 0, NOTHING);
+    for (int u = 0; u <= layers; u++) at_once("forward", u, u < layers ? u + 1 : NOTHING, NOTHING);
+    at_once("head of the", 0, again ? layers : NOTHING, NOTHING);
+    for (int u = layers; u >= 0; u--)
+        at_once("backward", u, again && u > 1 ? u - 1 : NOTHING, u < layers ? u + 1 : NOTHING);
+    at_once("", NOTHING, NOTHING, 0);
 }
 
 void sharding_show_plan(const ModelConfig *model, const ShardingOptions *o, Shape shape, int A)
 {
     int n = shape.size[AXIS_FSDP], dp = shape.size[AXIS_DP], layers = model->layers;
-    printf("one step of %s on each rank: %d ranks share one copy of the model, %d cop%s\n", o->strategy, n, dp,
-           dp > 1 ? "ies" : "y");
     if (is(o, "ddp")) {
         ddp_show_plan(model, (DdpOptions){.overlap = o->prefetch, .bucket_mb = 1}, A);
         return;
     }
-    bool whole = is(o, "zero1") || (is_fsdp(o) && A > 1 && !o->accumulate_sharded);
-    if (A > 1)
-        printf("%d micro-steps; gradients %s\n", A,
-               whole ? "add up whole, and are reduced after the last" : "are reduced in each, and added to the shard");
-    if (is(o, "zero1") || is(o, "zero2")) {
-        printf("  forward   embedding, layers 0 to %d, head, loss: all weights are here\n", layers - 1);
-        for (int u = layers; u >= 0; u--) line("backward", u, "then reduces", is(o, "zero2") ? u : -1);
-        if (is(o, "zero1")) printf("  finish    reduce-scatter of the whole gradient\n");
-        printf("optimizer: each rank updates its part; then all parts are gathered%s\n",
-               is(o, "zero2") ? ", unit by unit" : "");
-        return;
-    }
-    if (is(o, "zero3")) {
-        printf("  gather    root, parameter by parameter\n");
-        for (int l = 0; l < layers; l++) line("forward", 1 + l, "after it has gathered", 1 + l);
-        line("head", 0, "", -1);
-        for (int l = layers - 1; l >= 0; l--)
-            line("backward", 1 + l, "after it has gathered, and then it reduces", 1 + l);
-        line("backward", 0, "then reduces", 0);
-    } else {
-        show_fsdp(o, layers, dp, true);
-    }
-    printf("optimizer: each rank updates its part; nothing is sent\n");
+    printf("one %sstep of %s on each of %d ranks that share one copy of the model (%d cop%s)\n", A > 1 ? "micro-" : "",
+           o->strategy, n, dp, dp > 1 ? "ies" : "y");
+    row("compute", "gather", "reduce");
+    if (is(o, "zero1") || is(o, "zero2"))
+        show_whole_weights(is(o, "zero2"), layers);
+    else if (is(o, "zero3") || !o->prefetch)
+        show_in_turn(layers, o->reshard);
+    else
+        show_ahead(layers, o->reshard);
+    if (A > 1 && (is(o, "zero1") || !o->accumulate_sharded))
+        printf("only the last of %d micro-steps reduces: until then gradients add up whole\n", A);
+    else if (A > 1)
+        printf("each of %d micro-steps reduces, and adds to the shard\n", A);
+    if (A > 1 && is_fsdp(o) && !o->reshard) printf("only the first gathers\n");
+    if (dp > 1) printf("what is reduced in the last is then all-reduced on dp, over the copies\n");
+    printf("optimizer: each rank updates its part%s\n",
+           is(o, "zero1") || is(o, "zero2") ? "; then all parts are gathered" : "");
 }

@@ -65,6 +65,7 @@ static void gather(Sharding *s, int unit)
         if (v->unit != unit) continue;
         comm_all_gather(s->groups.gather, z->gathered, p->piece[n].weights, p->piece[n].part, COMM_REAL);
         s->kernels.copy(u->weights + (v->offset - u->offset), z->gathered, v->size * sizeof(real));
+        memory_poison(z->gathered, padded(s, n) * sizeof(real));
     }
 }
 
@@ -73,10 +74,16 @@ static void before_forward(void *self, int unit)
     gather(self, unit);
 }
 
+static void give_back(Sharding *s, int unit)
+{
+    Unit *u = &s->params->unit[unit];
+    memory_poison(u->weights, u->count * sizeof *u->weights);
+    u->weights = NULL;
+}
+
 static void after_forward(void *self, int unit)
 {
-    Sharding *s = self;
-    if (unit > 0) s->params->unit[unit].weights = NULL; /* the root is used again soon: it stays */
+    if (unit > 0) give_back(self, unit); /* the root is used again soon: it stays */
 }
 
 static void before_backward(void *self, int unit)
@@ -106,7 +113,7 @@ static void after_backward(void *self, int unit)
                             COMM_SUM);
         if (adds) s->kernels.add(mine->grads, z->reduced, mine->part);
     }
-    u->weights = NULL;
+    give_back(s, unit);
     u->grads = NULL;
 }
 

@@ -1,0 +1,152 @@
+/* ranks: 8  builds: fp64 fp32 fp64-debug
+ *
+ * Every strategy of tiny-fsdp against a single device, on random configurations of the first 1 to 8 ranks; bytes sent and
+ * held by formula; the same bits whenever only waits move. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "memory.h"
+#include "shard_case.h"
+
+/* [all ranks] The data of every case, made by the first that needs it. */
+static const char *tokens(void)
+{
+    static const char *path;
+    if (!path) path = testing_token_file(31, 3000);
+    return path;
+}
+
+#if defined(PRECISION_FP64)
+static const double LATER = 1e-9;
+#else
+static const double LATER = INFINITY; /* drift, not judged */
+#endif
+
+#ifdef DEBUG
+enum { CASES = 35 }; /* unoptimized, and each collective is compared first */
+#else
+enum { CASES = 140 };
+#endif
+
+static void check(const ShardCase *c, int i, double *gradient, double *weight)
+{
+    ShardOutcome out = run_shard_case(c, tokens());
+    assert_together(out.loss <= ROUNDING && out.gradient <= ROUNDING && out.norm <= ROUNDING,
+                    "case %d: loss %.1e gradient %.1e norm %.1e: %s", i, out.loss, out.gradient, out.norm,
+                    describe_shard_case(c));
+    assert_together(out.later_gradient <= LATER && out.weight <= LATER && out.whole <= LATER,
+                    "case %d: later %.1e weights %.1e whole %.1e: %s", i, out.later_gradient, out.weight, out.whole,
+                    describe_shard_case(c));
+    assert_together(out.replicas_equal, "case %d: replicas differ: %s", i, describe_shard_case(c));
+    assert_together(!*out.ledger, "case %d: %s: %s", i, out.ledger, describe_shard_case(c));
+    bool gives_back = strcmp(c->options.strategy, "zero3") == 0 || strcmp(c->options.strategy, "fsdp") == 0;
+    if (gives_back && c->options.reshard)
+        assert_together(out.most_layers == 1, "case %d: %d layers at one time: %s", i, out.most_layers,
+                        describe_shard_case(c));
+    *gradient = fmax(*gradient, out.gradient);
+    *weight = fmax(*weight, out.weight);
+}
+
+static void equals_single_device(void **state)
+{
+    (void)state;
+    Random r = {.seed = 51};
+    double gradient = 0, weight = 0;
+    for (int i = 0; i < CASES * testing_grid(); i++) {
+        ShardCase c = random_shard_case(&r, i);
+        check(&c, i, &gradient, &weight);
+    }
+    printf("%d configurations: gradients off by at most %.1e, weights after two steps by %.1e\n",
+           CASES * testing_grid(), gradient, weight);
+}
+
+/* Two replicas of two shards, two micro-steps: the smallest case of a trap. */
+static void hsdp_two_by_two(void **state)
+{
+    (void)state;
+    Random r = {.seed = 52};
+    double gradient = 0, weight = 0;
+    for (int i = 0; i < 6; i++) {
+        ShardCase c = random_shard_case(&r, 3);
+        c.options.strategy = "hsdp";
+        c.options.shard_size = 2;
+        c.options.accumulate_sharded = i % 2;
+        c.ranks = 4;
+        c.accumulate = 2;
+        c.ignore = 0.5;
+        check(&c, i, &gradient, &weight);
+    }
+}
+
+/* Prefetching or not, keeping layers or gathering them again, a rank that lags: only waits move. */
+static void same_bits(void **state)
+{
+    (void)state;
+    const int ranks[] = {1, 2, 3, 4, 8};
+    for (int n = 0; n < 5; n++)
+        for (int hsdp = 0; hsdp < 2; hsdp++) {
+            Random r = {.seed = 53};
+            ShardCase c = random_shard_case(&r, 3);
+            c.ranks = ranks[n];
+            c.model.layers = 3;
+            c.accumulate = 1 + n % 2;
+            c.ignore = 0.3;
+            c.options = (ShardingOptions){
+                .strategy = "fsdp", .prefetch = 1, .reshard = 1, .accumulate_sharded = 1, .reduce = "acc"};
+            if (hsdp && c.ranks % 2 == 0) c.options.strategy = "hsdp";
+            uint64_t bits[6];
+            for (int k = 0; k < 6; k++) {
+                ShardCase run = c;
+                run.options.prefetch = k != 2;
+                run.options.reshard = k != 3;
+                run.recompute = k == 4;
+                if (k == 5) run.slow_rank = c.ranks - 1;
+                bits[k] = run_shard_case(&run, tokens()).bits;
+                assert_together(bits[k] == bits[0], "%d ranks, run %d has other bits: %s", c.ranks, k,
+                                describe_shard_case(&run));
+            }
+        }
+}
+
+/* A rank draws what it holds, and what it draws is what a single device would have drawn there. */
+static void drawn_where_they_live(void **state)
+{
+    (void)state;
+    Kernels kernels = kernels_cpu();
+    ModelConfig c = preset_find("nano")->model;
+    Params all = params_create(&c, (Holding){.cut = CUT_NOTHING}, &kernels);
+    params_init(&all, &kernels, 7);
+    const Cut cuts[] = {CUT_MODEL, CUT_UNITS, CUT_VIEWS};
+    for (int k = 0; k < 3; k++)
+        for (int ranks = 1; ranks <= 5; ranks += 2) {
+            size_t held = 0;
+            for (int rank = 0; rank < ranks; rank++) {
+                size_t before = memory_held(MEMORY_PARAMETERS);
+                Params part = params_create(&c, (Holding){.cut = cuts[k], .ranks = ranks, .rank = rank}, &kernels);
+                params_init(&part, &kernels, 7);
+                assert_int_equal(memory_held(MEMORY_PARAMETERS) - before, part.held * sizeof(real));
+                for (int i = 0; i < part.pieces; i++) {
+                    const Piece *p = &part.piece[i];
+                    assert_memory_equal(p->master, all.piece[0].master + p->begin, p->count * sizeof(acc));
+                    for (size_t e = p->count; e < p->part; e++) assert_true(p->master[e] == 0);
+                    assert_int_equal(p->part % PART_ALIGN, 0);
+                    held += p->count;
+                }
+                params_free(&part);
+            }
+            assert_int_equal(held, all.count); /* each element once */
+        }
+    params_free(&all);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(equals_single_device),
+    cmocka_unit_test(hsdp_two_by_two),
+    cmocka_unit_test(same_bits),
+    cmocka_unit_test(drawn_where_they_live),
+};
+
+TESTING_MAIN(tests)
