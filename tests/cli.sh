@@ -99,22 +99,7 @@ verdict "debug: other kinds are a message, not a hang" said 1 'mismatch on group
 run 3 build/fp64/hang busy
 verdict "signs of life keep the watchdog quiet" said 0
 
-killed_rank() {
-    $MPIRUN -q -n 3 $ddp --model nano --data LICENSE --steps 100000 > "$work/out" 2> "$work/err" < /dev/null &
-    local launcher=$! victim tries=0
-    until [ "$(wc -l < "$work/out")" -gt 5 ] || [ $((tries++)) -gt 100 ]; do sleep 0.1; done
-    for process in /proc/[0-9]*; do # a child of the launcher that runs the trainer; minimal systems have no pgrep
-        [ "$(awk '{print $4}' "$process/stat" 2> /dev/null)" = "$launcher" ] && victim=${process#/proc/}
-    done
-    kill -9 "$victim"
-    tries=0
-    while kill -0 "$launcher" 2> /dev/null && [ $((tries++)) -lt 100 ]; do sleep 0.1; done
-    kill -9 "$launcher" 2> /dev/null && return 1 # it should have ended by itself
-    wait "$launcher"
-    status=$?
-    [ "$status" != 0 ]
-}
-verdict "a killed rank ends the run" killed_rank
+verdict "a killed rank ends the run" loses_a_rank KILL 10 3 $ddp --model nano --data LICENSE
 
 # --- what flags write ---
 

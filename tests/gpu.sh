@@ -5,19 +5,21 @@ visible_gpus() {
     [ -n "${HAVE_CUDA:-}" ] && sh common/tools/gpus
 }
 
-verify_on_gpu() { # precision, ranks, flags...
-    local build=$1 ranks=$2
-    shift 2
-    run "$ranks" "build/$build/tiny-ddp" --device cuda --data LICENSE --steps 3 --verify --ledger "$@"
+verify_on_gpu() { # precision, ranks, program, flags...
+    local build=$1 ranks=$2 program=$3
+    shift 3
+    run "$ranks" "build/$build/$program" --device cuda --data LICENSE --steps 3 --verify --ledger "$@"
     passes() {
         [ "$status" = 0 ] && grep -q '^verify: PASS' "$work/out" && grep -q ' on cuda ' "$work/out" &&
             ! grep -q DIFFERS "$work/out"
     }
-    verdict "GPU: $build, $ranks ranks, $*: $(grep '^verify: [PF]' "$work/out")" passes
+    verdict "GPU: $program, $build, $ranks ranks, $*: $(grep '^verify: [PF]' "$work/out")" passes
     if [ "$ranks" = 1 ]; then
         verdict "GPU: one rank uses NCCL" [ "$(grep -c 'share a GPU' "$work/out")" = 0 -a "$(grep -c '^step 3/3' "$work/out")" = 1 ]
-    elif [ "$gpus" = 1 ]; then
-        verdict "GPU: ranks that share it say so" grep -q '^note: ranks of group dp share a GPU' "$work/out"
+    elif [ "$ranks" -gt "$gpus" ]; then
+        verdict "GPU: ranks that share one say so" grep -q '^note: ranks of group [a-z]* share a GPU' "$work/out"
+    else
+        verdict "GPU: ranks with a GPU each use NCCL" [ "$(grep -c 'share a GPU' "$work/out")" = 0 ]
     fi
 }
 
@@ -35,10 +37,43 @@ if [ "$gpus" = 0 ]; then
     echo "skip GPU: the trainers on it, compute-sanitizer (no GPU is visible, or this build has no CUDA)"
 else
     for build in fp64 fp32 bf16; do
-        for ranks in 1 2 4 8; do verify_on_gpu $build $ranks --model nano --accumulate 2; done
-        verify_on_gpu $build 4 --model demo --bucket-mb 0
+        for ranks in 1 2 4 8; do verify_on_gpu $build $ranks tiny-ddp --model nano --accumulate 2; done
+        verify_on_gpu $build 4 tiny-ddp --model demo --bucket-mb 0
     done
-    verify_on_gpu bf16 2 --model demo --kernel attention=naive
+    verify_on_gpu bf16 2 tiny-ddp --model demo --kernel attention=naive
+    for build in fp64 bf16; do
+        for ranks in 2 4; do
+            for strategy in zero1 zero2 zero3 fsdp hsdp; do
+                verify_on_gpu $build $ranks tiny-fsdp --model nano --accumulate 2 --ignore 0.5 --strategy $strategy
+            done
+        done
+    done
+    verify_on_gpu bf16 2 tiny-fsdp --model demo --reduce real --accumulate 2
+    verify_on_gpu bf16 1 tiny-fsdp --model demo --recompute
+    verify_on_gpu fp32 2 tiny-fsdp --model demo --reshard 0 --accumulate-sharded 0 --accumulate 2
+
+    # 350m on four ranks: what ddp holds does not fit under a cap where fsdp trains
+    printf '\210\330\064\001\001\000\000\000\000\240\000\000' > "$work/tokens.bin" # 40960 tokens of 16 bits, all below 50304
+    { head -c 1012 /dev/zero; head -c 81920 /dev/urandom | tr '\200-\377' '\000-\177'; } >> "$work/tokens.bin"
+    large="--model 350m --data $work/tokens.bin --batch 4 --seq 256 --recompute --steps 2 --memory-cap 4"
+    run 4 build/bf16/tiny-fsdp $large --strategy ddp
+    verdict "GPU: 350m under ddp does not fit under 4 GiB a rank" [ "$status" = 2 ]
+    run 4 build/bf16/tiny-fsdp $large
+    verdict "GPU: under fsdp it trains: $(tail -1 "$work/out")" grep -q '^step 2/2' "$work/out"
+
+    if [ "$gpus" -gt 1 ]; then
+        for build in fp64 fp32 bf16; do
+            run 2 build/$build/tiny-ddp --data LICENSE --steps 3 --overlap 1 --clip 0 --dump "$work/overlaps"
+            run 2 build/$build/tiny-ddp --data LICENSE --steps 3 --overlap 0 --clip 0 --dump "$work/waits"
+            verdict "GPU: $build, overlapping does not change a bit" cmp -s "$work/overlaps" "$work/waits"
+            run 2 build/$build/tiny-fsdp --data LICENSE --steps 3 --prefetch 1 --clip 0 --dump "$work/overlaps"
+            run 2 build/$build/tiny-fsdp --data LICENSE --steps 3 --prefetch 0 --clip 0 --dump "$work/waits"
+            verdict "GPU: $build, prefetching does not change a bit" cmp -s "$work/overlaps" "$work/waits"
+        done
+        verdict "GPU: a killed rank ends the run" loses_a_rank KILL 60 2 build/bf16/tiny-ddp --data LICENSE
+        verdict "GPU: a stopped rank ends the run" loses_a_rank STOP 60 2 build/bf16/tiny-ddp --data LICENSE --timeout 10
+        verdict "GPU: and the other says where it waits" grep -q 'waiting in all_reduce .* on ' "$work/err"
+    fi
 
     run 2 build/bf16/tiny-ddp --model demo --data LICENSE --steps 3 --trace "$work/trace" --log "$work/log"
     verdict "GPU: a run with a trace" [ "$status" = 0 ]

@@ -31,3 +31,24 @@ run() {
     status=$?
     grep -vE '^\[hwloc|^-----|^$|^Primary job|^a non-zero exit|^mpirun |^the job to be|^  Process name|^  Exit code' "$work/err.all" > "$work/err"
 }
+
+# loses_a_rank SIGNAL SECONDS RANKS PROGRAM FLAGS...: starts an endless run, sends the signal to one of its ranks, and succeeds if
+# the whole run has then ended, and failed, within so many seconds.
+loses_a_rank() {
+    local signal=$1 seconds=$2 ranks=$3
+    shift 3
+    $MPIRUN -q -n "$ranks" "$@" --steps 1000000 > "$work/out" 2> "$work/err" < /dev/null &
+    local launcher=$! victim tries=0
+    until [ "$(wc -l < "$work/out")" -gt 5 ] || [ $((tries++)) -gt 300 ]; do sleep 0.1; done
+    for process in /proc/[0-9]*; do # a child of the launcher that runs the trainer; minimal systems have no pgrep
+        [ "$(awk '{print $4}' "$process/stat" 2> /dev/null)" = "$launcher" ] && victim=${process#/proc/}
+    done
+    kill -s "$signal" "$victim"
+    tries=0
+    while kill -0 "$launcher" 2> /dev/null && [ $((tries++)) -lt $((seconds * 10)) ]; do sleep 0.1; done
+    kill -9 "$victim" 2> /dev/null
+    kill -9 "$launcher" 2> /dev/null && return 1 # it should have ended by itself
+    wait "$launcher"
+    status=$?
+    [ "$status" != 0 ]
+}
