@@ -15,7 +15,7 @@ static const bool JUDGE_LATER = true;
 static const double BOUND_FIRST = 1e-5, BOUND_LATER = 1e-5, FLOOR = 5e-2;
 static const bool JUDGE_LATER = false; /* printed as drift */
 #else
-static const double BOUND_FIRST = 5e-2, BOUND_LATER = 5e-2, FLOOR = 5e-2;
+static const double BOUND_FIRST = 1e-2, BOUND_LATER = 1e-2, FLOOR = 5e-2;
 static const bool JUDGE_LATER = false;
 #endif
 
