@@ -94,10 +94,11 @@ struct Kernels {
 
     /* --- embedding --- */
 
-    /* y[N, C]: row i is row token[i] of w[V, C] */
-    void (*embedding_forward)(real *y, const real *w, const int *token, int n, int width);
-    /* dw[V, C]: row token[i] adds dy[i], always in the same order */
-    void (*embedding_backward)(acc *dw, const real *dy, const int *token, int n, int width);
+    /* y[N, C]: row i is row token[i] - first of w[vocab, C], and zero if w has no such row: it may be part of a table that
+     * is split over ranks */
+    void (*embedding_forward)(real *y, const real *w, const int *token, int first, int vocab, int n, int width);
+    /* dw[vocab, C]: row token[i] - first, if there is one, adds dy[i], always in the same order */
+    void (*embedding_backward)(acc *dw, const real *dy, const int *token, int first, int vocab, int n, int width);
 
     /* --- RMSNorm (Zhang and Sennrich, 2019), fused with the residual add before it --- */
 
@@ -147,6 +148,16 @@ struct Kernels {
 
     /* loss[N] = scale (log sum_v exp(logits_v) - logits_label), 0 where label is -1. logits[N, V] become their gradient. */
     void (*cross_entropy)(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
+    /* The same of logits that are split over ranks by column: this rank has [N, stride], of which columns [0, vocab) are
+     * words first, first + 1, ... and the others are padding. top[N]: the largest of mine, -inf if I have none; */
+    void (*logits_top)(acc *top, const real *logits, int n, int vocab, int stride);
+    /* with top the largest of all ranks': total[N], my sum of exp(logit - top), and target[N], the label's logit - top, if it
+     * is mine, else 0; */
+    void (*logits_sum)(acc *total, acc *target, const real *logits, const acc *top, const int *label, int first, int n,
+                       int vocab, int stride);
+    /* with both summed over the ranks: loss[N] as above, and my logits become their gradient, padding's 0. */
+    void (*logits_gradient)(acc *loss, real *logits, const acc *top, const acc *total, const acc *target,
+                            const int *label, int first, double scale, int n, int vocab, int stride);
 
     /* --- over flat buffers --- */
 

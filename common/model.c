@@ -184,7 +184,7 @@ void model_forward(Model *m, const Rows *rows)
 
     call(s->before_forward, s->self, 0);
     const real *root = m->params.unit[0].weights;
-    k->embedding_forward(m->embedded, root + m->embedding, rows->token, N, C);
+    k->embedding_forward(m->embedded, root + m->embedding, rows->token, 0, c->vocab, N, C);
     const real *x = m->embedded, *delta = NULL;
     for (int l = 0; l < c->layers; l++) {
         call(s->before_forward, s->self, 1 + l);
@@ -245,6 +245,6 @@ void model_backward(Model *m, const Rows *rows)
         call(s->after_backward, s->self, 1 + l);
         comm_progress();
     }
-    k->embedding_backward(droot + m->embedding, dx, rows->token, N, C);
+    k->embedding_backward(droot + m->embedding, dx, rows->token, 0, c->vocab, N, C);
     call(s->after_backward, s->self, 0);
 }

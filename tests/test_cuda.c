@@ -52,12 +52,13 @@ static void embedding(void **state)
         int *tokens = malloc((size_t)n * sizeof *tokens);
         for (int i = 0; i < n; i++) tokens[i] = random_int(&r, 0, vocab - 1);
         Both *token = both_bytes(tokens, (size_t)n * sizeof *tokens);
+        int first = round % 3 ? 0 : random_int(&r, 0, vocab - 1), mine = vocab - first; /* a rank's part of the table */
         Both *w = both_random(&r, (size_t)vocab * width, IN_REAL), *y = both_output((size_t)n * width, IN_REAL);
         Both *dy = both_random(&r, (size_t)n * width, IN_REAL), *dw = both_random(&r, (size_t)vocab * width, IN_ACC);
-        cpu.embedding_forward(HOST(y), HOST(w), HOST(token), n, width);
-        gpu.embedding_forward(DEVICE(y), DEVICE(w), DEVICE(token), n, width);
-        cpu.embedding_backward(HOST(dw), HOST(dy), HOST(token), n, width);
-        gpu.embedding_backward(DEVICE(dw), DEVICE(dy), DEVICE(token), n, width);
+        cpu.embedding_forward(HOST(y), HOST(w), HOST(token), first, mine, n, width);
+        gpu.embedding_forward(DEVICE(y), DEVICE(w), DEVICE(token), first, mine, n, width);
+        cpu.embedding_backward(HOST(dw), HOST(dy), HOST(token), first, mine, n, width);
+        gpu.embedding_backward(DEVICE(dw), DEVICE(dy), DEVICE(token), first, mine, n, width);
         both_check("embedding y", y, 0), both_check("embedding dw", dw, 0);
         free(tokens);
         both_forget();
@@ -161,6 +162,41 @@ static void cross_entropy(void **state)
     }
 }
 
+/* The two ranks of a split vocabulary, with padding, by hand. */
+static void split_cross_entropy(void **state)
+{
+    (void)state;
+    int count = rounds(12);
+    Random r = {.seed = 70};
+    for (int round = 0; round < count; round++) {
+        int n = random_int(&r, 1, 40), V = random_int(&r, 3, 500), stride = (V + 1) / 2, part[2] = {stride, V - stride};
+        int *labels = malloc((size_t)n * sizeof *labels);
+        for (int i = 0; i < n; i++) labels[i] = random_int(&r, -1, V - 1);
+        Both *label = both_bytes(labels, (size_t)n * sizeof *labels);
+        for (int side = 0; side < 2; side++) {
+            size_t all = (size_t)n * stride;
+            Both *logits = both_random(&r, all, IN_REAL), *top = both_output(n, IN_ACC),
+                 *total = both_output(n, IN_ACC);
+            Both *target = both_output(n, IN_ACC), *loss = both_output(n, IN_ACC);
+            cpu.logits_top(HOST(top), HOST(logits), n, part[side], stride);
+            gpu.logits_top(DEVICE(top), DEVICE(logits), n, part[side], stride);
+            both_check("split top", top, 1);
+            cpu.logits_sum(HOST(total), HOST(target), HOST(logits), HOST(top), HOST(label), side * stride, n,
+                           part[side], stride);
+            gpu.logits_sum(DEVICE(total), DEVICE(target), DEVICE(logits), DEVICE(top), DEVICE(label), side * stride, n,
+                           part[side], stride);
+            both_check("split total", total, 1), both_check("split target", target, 1);
+            cpu.logits_gradient(HOST(loss), HOST(logits), HOST(top), HOST(total), HOST(target), HOST(label),
+                                side * stride, 0.37, n, part[side], stride);
+            gpu.logits_gradient(DEVICE(loss), DEVICE(logits), DEVICE(top), DEVICE(total), DEVICE(target), DEVICE(label),
+                                side * stride, 0.37, n, part[side], stride);
+            both_check("split loss", loss, 1), both_check("split dlogits", logits, 0);
+        }
+        free(labels);
+        both_forget();
+    }
+}
+
 static void flat(void **state)
 {
     (void)state;
@@ -222,8 +258,13 @@ static void flat(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(linear),  cmocka_unit_test(embedding), cmocka_unit_test(residual_norm),
-    cmocka_unit_test(qk_rope), cmocka_unit_test(swiglu),    cmocka_unit_test(cross_entropy),
+    cmocka_unit_test(linear),
+    cmocka_unit_test(embedding),
+    cmocka_unit_test(residual_norm),
+    cmocka_unit_test(qk_rope),
+    cmocka_unit_test(swiglu),
+    cmocka_unit_test(cross_entropy),
+    cmocka_unit_test(split_cross_entropy),
     cmocka_unit_test(flat),
 };
 

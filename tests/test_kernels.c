@@ -263,6 +263,57 @@ static void cross_entropy_gradients(void **state)
     }
 }
 
+/* Cut by column over ranks, the last padded, it gives what the whole gives. */
+static void split_cross_entropy(void **state)
+{
+    (void)state;
+    Random r = {.seed = 14};
+    for (int round = 0; round < 20; round++) {
+        int n = random_int(&r, 1, 9), V = random_int(&r, 1, 60), ranks = random_int(&r, 1, 5),
+            stride = (V + ranks - 1) / ranks;
+        size_t count = (size_t)n * V, part = (size_t)n * stride;
+        real *whole = random_array(&r, count), *mine = malloc(ranks * part * sizeof *mine);
+        acc *loss = zeros(n), *want = zeros(n), *top = zeros(n), *all = zeros(n), *total = zeros(n), *target = zeros(n);
+        acc *sum = zeros(n), *hit = zeros(n);
+        int label[9];
+        for (int i = 0; i < n; i++) label[i] = i % 4 == 3 ? -1 : random_int(&r, 0, V - 1);
+        if (round % 5 == 0) whole[0] += 1000;
+        for (int k = 0; k < ranks; k++)
+            for (int i = 0; i < n; i++)
+                for (int v = 0; v < stride; v++) {
+                    int word = k * stride + v;
+                    mine[k * part + i * stride + v] = word < V ? whole[(size_t)i * V + word] : (real)NAN; /* padding */
+                }
+        for (int i = 0; i < n; i++) all[i] = -INFINITY;
+        for (int k = 0; k < ranks; k++) {
+            int words = V - k * stride < stride ? V - k * stride : stride;
+            kernels.logits_top(top, mine + k * part, n, words, stride);
+            for (int i = 0; i < n; i++) all[i] = top[i] > all[i] ? top[i] : all[i];
+        }
+        for (int k = 0; k < ranks; k++) {
+            int words = V - k * stride < stride ? V - k * stride : stride;
+            kernels.logits_sum(sum, hit, mine + k * part, all, label, k * stride, n, words, stride);
+            for (int i = 0; i < n; i++) total[i] += sum[i], target[i] += hit[i];
+        }
+        kernels.cross_entropy(want, whole, label, 0.25, n, V);
+        for (int k = 0; k < ranks; k++) {
+            int words = V - k * stride < stride ? V - k * stride : stride;
+            kernels.logits_gradient(loss, mine + k * part, all, total, target, label, k * stride, 0.25, n, words,
+                                    stride);
+            for (int i = 0; i < n; i++) {
+                assert_true(fabs((double)(loss[i] - want[i])) <= 10 * ROUNDING * (1 + fabs((double)want[i])));
+                for (int v = 0; v < stride; v++) {
+                    double d = (double)mine[k * part + i * stride + v];
+                    double expected = v < words ? (double)whole[(size_t)i * V + k * stride + v] : 0;
+                    assert_true(fabs(d - expected) <= ROUNDING);
+                }
+            }
+        }
+        free(whole), free(mine), free(loss), free(want), free(top), free(all), free(total), free(target), free(sum);
+        free(hit);
+    }
+}
+
 /* --- embedding, flat buffers --- */
 
 static void embedding_sums(void **state)
@@ -274,8 +325,8 @@ static void embedding_sums(void **state)
          *dy = random_array(&r, (size_t)n * C);
     acc *dw = zeros((size_t)V * C), *want = zeros((size_t)V * C);
     for (int i = 0; i < n; i++) token[i] = random_int(&r, 0, V - 2); /* the last row is never used */
-    kernels.embedding_forward(y, w, token, n, C);
-    kernels.embedding_backward(dw, dy, token, n, C);
+    kernels.embedding_forward(y, w, token, 0, V, n, C);
+    kernels.embedding_backward(dw, dy, token, 0, V, n, C);
     for (int i = 0; i < n; i++)
         for (int c = 0; c < C; c++) {
             assert_true(y[i * C + c] == w[token[i] * C + c]);
@@ -283,6 +334,16 @@ static void embedding_sums(void **state)
         }
     assert_true(error_of(dw, want, (size_t)V * C) <= ROUNDING);
     for (int c = 0; c < C; c++) assert_true(dw[(V - 1) * C + c] == 0);
+
+    /* a part of the table: words 2 and 3 */
+    acc *part = zeros(2 * (size_t)C);
+    kernels.embedding_forward(y, w + 2 * C, token, 2, 2, n, C);
+    kernels.embedding_backward(part, dy, token, 2, 2, n, C);
+    for (int i = 0; i < n; i++)
+        for (int c = 0; c < C; c++)
+            assert_true(y[i * C + c] == (token[i] == 2 || token[i] == 3 ? w[token[i] * C + c] : 0));
+    assert_true(error_of(part, want + 2 * C, 2 * (size_t)C) <= ROUNDING);
+    free(part);
     free(w), free(y), free(dy), free(dw), free(want);
 }
 
@@ -327,15 +388,11 @@ static void variants_are_chosen_by_name(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(linear_gradients),
-    cmocka_unit_test(linear_variants),
-    cmocka_unit_test(norm_gradients),
-    cmocka_unit_test(rope_gradients),
-    cmocka_unit_test(swiglu_gradients),
-    cmocka_unit_test(cross_entropy_gradients),
-    cmocka_unit_test(embedding_sums),
-    cmocka_unit_test(flat_operations),
-    cmocka_unit_test(variants_are_chosen_by_name),
+    cmocka_unit_test(linear_gradients),    cmocka_unit_test(linear_variants),
+    cmocka_unit_test(norm_gradients),      cmocka_unit_test(rope_gradients),
+    cmocka_unit_test(swiglu_gradients),    cmocka_unit_test(cross_entropy_gradients),
+    cmocka_unit_test(split_cross_entropy), cmocka_unit_test(embedding_sums),
+    cmocka_unit_test(flat_operations),     cmocka_unit_test(variants_are_chosen_by_name),
 };
 
 int main(int argc, char **argv)

@@ -33,8 +33,8 @@ void linear_forward_blas(real *y, const real *x, const real *w, int n, int in, i
 void linear_backward_input_blas(real *dx, const real *dy, const real *w, int n, int in, int out);
 void linear_backward_weight_blas(acc *dw, const real *dy, const real *x, int n, int in, int out);
 
-void embedding_forward(real *y, const real *w, const int *token, int n, int width);
-void embedding_backward(acc *dw, const real *dy, const int *token, int n, int width);
+void embedding_forward(real *y, const real *w, const int *token, int first, int vocab, int n, int width);
+void embedding_backward(acc *dw, const real *dy, const int *token, int first, int vocab, int n, int width);
 
 void residual_norm_forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w, double eps,
                            int n, int width);
@@ -62,6 +62,11 @@ void swiglu_forward(real *y, const real *gate_up, int n, int ff);
 void swiglu_backward(real *dgate_up, const real *dy, const real *gate_up, int n, int ff);
 
 void cross_entropy(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
+void logits_top(acc *top, const real *logits, int n, int vocab, int stride);
+void logits_sum(acc *total, acc *target, const real *logits, const acc *top, const int *label, int first, int n,
+                int vocab, int stride);
+void logits_gradient(acc *loss, real *logits, const acc *top, const acc *total, const acc *target, const int *label,
+                     int first, double scale, int n, int vocab, int stride);
 
 void flat_draw(acc *w, size_t first, size_t n, uint64_t seed, uint64_t stream, double std);
 void flat_cast(real *w, const acc *master, size_t n);

@@ -57,3 +57,74 @@ void cuda_cross_entropy(acc *loss, real *logits, const int *label, double scale,
         cross_entropy<1><<<n, THREADS, 0, cuda_stream()>>>(loss, logits, label, (acc)scale, vocab);
     CUDA_LAUNCHED();
 }
+
+/* --- split over ranks by column: a block per row --- */
+
+/* The largest over a block, on all its threads. `shared` has room for 32. */
+static __device__ acc block_max(acc x, acc *shared)
+{
+    x = warp_max(x);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    return warp_max(threadIdx.x % 32 < blockDim.x / 32 ? shared[threadIdx.x % 32] : acc(-INFINITY));
+}
+
+static __global__ void find_top(acc *top, const real *logits, int vocab, int stride)
+{
+    __shared__ acc shared[32];
+    const real *x = logits + (size_t)blockIdx.x * stride;
+    acc largest = -INFINITY;
+    for (int v = threadIdx.x; v < vocab; v += blockDim.x) largest = fmax(largest, to_acc(x[v]));
+    largest = block_max(largest, shared);
+    if (threadIdx.x == 0) top[blockIdx.x] = largest;
+}
+
+static __global__ void add_exponentials(acc *total, acc *target, const real *logits, const acc *top, const int *label,
+                                        int first, int vocab, int stride)
+{
+    __shared__ acc shared[32];
+    const real *x = logits + (size_t)blockIdx.x * stride;
+    acc largest = top[blockIdx.x], sum = 0;
+    for (int v = threadIdx.x; v < vocab; v += blockDim.x) sum += exp_of(to_acc(x[v]) - largest);
+    sum = block_sum(sum, shared);
+    if (threadIdx.x > 0) return;
+    int mine = label[blockIdx.x] - first;
+    total[blockIdx.x] = sum;
+    target[blockIdx.x] = label[blockIdx.x] >= 0 && mine >= 0 && mine < vocab ? to_acc(x[mine]) - largest : acc(0);
+}
+
+static __global__ void split_gradient(acc *loss, real *logits, const acc *top, const acc *total, const acc *target,
+                                      const int *label, int first, acc scale, int vocab, int stride)
+{
+    real *x = logits + (size_t)blockIdx.x * stride;
+    int mine = label[blockIdx.x] - first;
+    bool counted = label[blockIdx.x] >= 0;
+    acc largest = top[blockIdx.x], factor = scale / total[blockIdx.x];
+    for (int v = threadIdx.x; v < stride; v += blockDim.x) {
+        acc d = counted && v < vocab ? exp_of(to_acc(x[v]) - largest) * factor : acc(0);
+        x[v] = to_real(counted && v == mine && v < vocab ? d - scale : d);
+    }
+    if (threadIdx.x == 0)
+        loss[blockIdx.x] = counted ? scale * (log(total[blockIdx.x]) - target[blockIdx.x]) : acc(0);
+}
+
+void cuda_logits_top(acc *top, const real *logits, int n, int vocab, int stride)
+{
+    find_top<<<n, THREADS, 0, cuda_stream()>>>(top, logits, vocab, stride);
+    CUDA_LAUNCHED();
+}
+
+void cuda_logits_sum(acc *total, acc *target, const real *logits, const acc *top, const int *label, int first, int n,
+                     int vocab, int stride)
+{
+    add_exponentials<<<n, THREADS, 0, cuda_stream()>>>(total, target, logits, top, label, first, vocab, stride);
+    CUDA_LAUNCHED();
+}
+
+void cuda_logits_gradient(acc *loss, real *logits, const acc *top, const acc *total, const acc *target,
+                          const int *label, int first, double scale, int n, int vocab, int stride)
+{
+    split_gradient<<<n, THREADS, 0, cuda_stream()>>>(loss, logits, top, total, target, label, first, (acc)scale, vocab,
+                                                     stride);
+    CUDA_LAUNCHED();
+}

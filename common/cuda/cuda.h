@@ -49,8 +49,8 @@ void cuda_linear_forward(real *y, const real *x, const real *w, int n, int in, i
 void cuda_linear_backward_input(real *dx, const real *dy, const real *w, int n, int in, int out);
 void cuda_linear_backward_weight(acc *dw, const real *dy, const real *x, int n, int in, int out);
 
-void cuda_embedding_forward(real *y, const real *w, const int *token, int n, int width);
-void cuda_embedding_backward(acc *dw, const real *dy, const int *token, int n, int width);
+void cuda_embedding_forward(real *y, const real *w, const int *token, int first, int vocab, int n, int width);
+void cuda_embedding_backward(acc *dw, const real *dy, const int *token, int first, int vocab, int n, int width);
 
 void cuda_residual_norm_forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w,
                                 double eps, int n, int width);
@@ -81,6 +81,11 @@ void cuda_swiglu_forward(real *y, const real *gate_up, int n, int ff);
 void cuda_swiglu_backward(real *dgate_up, const real *dy, const real *gate_up, int n, int ff);
 
 void cuda_cross_entropy(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
+void cuda_logits_top(acc *top, const real *logits, int n, int vocab, int stride);
+void cuda_logits_sum(acc *total, acc *target, const real *logits, const acc *top, const int *label, int first, int n,
+                int vocab, int stride);
+void cuda_logits_gradient(acc *loss, real *logits, const acc *top, const acc *total, const acc *target, const int *label,
+                     int first, double scale, int n, int vocab, int stride);
 
 void cuda_draw(acc *w, size_t first, size_t n, uint64_t seed, uint64_t stream, double std);
 void cuda_cast(real *w, const acc *master, size_t n);

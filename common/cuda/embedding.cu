@@ -4,10 +4,11 @@
 
 enum { THREADS = 256, CHUNK = 64 };
 
-static __global__ void forward(real *y, const real *w, const int *token, int width)
+static __global__ void forward(real *y, const real *w, const int *token, int first, int vocab, int width)
 {
-    const real *from = w + (size_t)token[blockIdx.x] * width;
-    for (int c = threadIdx.x; c < width; c += blockDim.x) y[(size_t)blockIdx.x * width + c] = from[c];
+    int t = token[blockIdx.x] - first;
+    for (int c = threadIdx.x; c < width; c += blockDim.x)
+        y[(size_t)blockIdx.x * width + c] = t >= 0 && t < vocab ? w[(size_t)t * width + c] : to_real(0);
 }
 
 /* order[rank of row i] = i, by (token, row). The rank is counted: every row looks at every other, N^2 comparisons, which
@@ -47,10 +48,11 @@ static __device__ size_t slot(int place)
 }
 
 /* Block b works if a piece begins at place b; a thread adds up columns. A run of one piece goes to dw at once. */
-static __global__ void add_pieces(acc *dw, acc *part, const real *dy, const int *order, const int *token, int n,
-                                  int width)
+static __global__ void add_pieces(acc *dw, acc *part, const real *dy, const int *order, const int *token, int first_word,
+                                  int vocab, int n, int width)
 {
-    int place = blockIdx.x, mine = token[order[place]];
+    int place = blockIdx.x, mine = token[order[place]], row = mine - first_word;
+    if (row < 0 || row >= vocab) return;
     bool first = starts(order, token, place);
     if (!first && place % CHUNK != 0) return;
     bool whole = first && !goes_on(order, token, place, n);
@@ -60,21 +62,23 @@ static __global__ void add_pieces(acc *dw, acc *part, const real *dy, const int 
         acc sum = 0;
         for (int p = place; p < last; p++) sum += to_acc(dy[(size_t)order[p] * width + c]);
         if (whole)
-            dw[(size_t)mine * width + c] += sum;
+            dw[(size_t)row * width + c] += sum;
         else
             part[slot(place) * width + c] = sum;
     }
 }
 
-static __global__ void add_parts(acc *dw, const acc *part, const int *order, const int *token, int n, int width)
+static __global__ void add_parts(acc *dw, const acc *part, const int *order, const int *token, int first_word, int vocab,
+                                 int n, int width)
 {
-    int place = blockIdx.x, mine = token[order[place]];
+    int place = blockIdx.x, mine = token[order[place]], row = mine - first_word;
+    if (row < 0 || row >= vocab) return;
     if (!starts(order, token, place) || !goes_on(order, token, place, n)) return;
     for (int c = threadIdx.x; c < width; c += blockDim.x) {
         acc sum = part[slot(place) * width + c];
         for (int p = (place / CHUNK + 1) * CHUNK; p < n && token[order[p]] == mine; p += CHUNK)
             sum += part[slot(p) * width + c];
-        dw[(size_t)mine * width + c] += sum;
+        dw[(size_t)row * width + c] += sum;
     }
 }
 
@@ -88,18 +92,18 @@ size_t cuda_embedding_workspace(int rows, int width)
     return parts_bytes(rows, width) + (size_t)rows * sizeof(int);
 }
 
-void cuda_embedding_forward(real *y, const real *w, const int *token, int n, int width)
+void cuda_embedding_forward(real *y, const real *w, const int *token, int first, int vocab, int n, int width)
 {
-    forward<<<n, THREADS, 0, cuda_stream()>>>(y, w, token, width);
+    forward<<<n, THREADS, 0, cuda_stream()>>>(y, w, token, first, vocab, width);
     CUDA_LAUNCHED();
 }
 
-void cuda_embedding_backward(acc *dw, const real *dy, const int *token, int n, int width)
+void cuda_embedding_backward(acc *dw, const real *dy, const int *token, int first, int vocab, int n, int width)
 {
     acc *part = (acc *)cuda_workspace(cuda_embedding_workspace(n, width));
     int *order = (int *)((char *)part + parts_bytes(n, width));
     sort_by_token<<<(n + THREADS - 1) / THREADS, THREADS, 0, cuda_stream()>>>(order, token, n);
-    add_pieces<<<n, THREADS, 0, cuda_stream()>>>(dw, part, dy, order, token, n, width);
-    add_parts<<<n, THREADS, 0, cuda_stream()>>>(dw, part, order, token, n, width);
+    add_pieces<<<n, THREADS, 0, cuda_stream()>>>(dw, part, dy, order, token, first, vocab, n, width);
+    add_parts<<<n, THREADS, 0, cuda_stream()>>>(dw, part, order, token, first, vocab, n, width);
     CUDA_LAUNCHED();
 }

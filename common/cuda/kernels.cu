@@ -130,6 +130,9 @@ const char *kernels_cuda(Kernels *k, int local_rank)
     k->swiglu_forward = cuda_swiglu_forward;
     k->swiglu_backward = cuda_swiglu_backward;
     k->cross_entropy = cuda_cross_entropy;
+    k->logits_top = cuda_logits_top;
+    k->logits_sum = cuda_logits_sum;
+    k->logits_gradient = cuda_logits_gradient;
     k->draw = cuda_draw;
     k->cast = cuda_cast;
     k->add = cuda_add;
