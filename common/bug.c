@@ -39,6 +39,18 @@ static const struct {
          "the reduce-scatter of each micro-step overwrites the shard's gradient where it should add "
          "to it: all but the last micro-step are lost",
          "test_fsdp_bugs: gradients under accumulation; --verify with --accumulate 2"},
+    [BUG_count_copies_in_norm] =
+        {"count_copies_in_norm",
+         "weights that all ranks along tp hold alike are counted tp times in the gradient's norm",
+         "test_megatron_bugs: the norm; --verify in fp64 where clipping is active"},
+    [BUG_skip_norm_sum] =
+        {"skip_norm_sum",
+         "under sequence parallelism each rank's gradient of a norm is of its own rows, and is not summed "
+         "over tp: the copies drift apart",
+         "test_megatron_bugs: gradients of norms; --verify"},
+    [BUG_local_softmax] = {"local_softmax",
+                           "the softmax over a split vocabulary is normalized by each rank's own words",
+                           "test_megatron_bugs: the loss; --verify"},
 };
 
 #ifdef BUGS

@@ -20,6 +20,9 @@ typedef enum {
     BUG_norm_of_my_shard,
     BUG_decay_by_flat_shape,
     BUG_overwrite_shard,
+    BUG_count_copies_in_norm,
+    BUG_skip_norm_sum,
+    BUG_local_softmax,
     BUGS_KNOWN
 } BugName;
 

@@ -9,30 +9,48 @@
 
 #include "comm.h"
 
-/* --- the seams: an empty one hands its argument back --- */
+/* --- the seam around the split matrices; an empty one is a plain product --- */
 
-static const real *enter(Model *m, const real *mine, int rows)
+void column_forward(Model *m, real *y, const real *x, const real *w, int rows, int in, int out)
 {
     FeatureSeam *s = &m->seams.features;
-    return s->enter ? s->enter(s->self, mine, rows, m->config.width) : mine;
+    if (s->column_forward)
+        s->column_forward(s->self, y, x, w, rows, in, out);
+    else
+        m->kernels.linear_forward(y, x, w, rows, in, out);
 }
 
-static const real *leave(Model *m, const real *partial, int rows)
+const real *column_backward(Model *m, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows, int in,
+                            int out)
 {
     FeatureSeam *s = &m->seams.features;
-    return s->leave ? s->leave(s->self, partial, rows, m->config.width) : partial;
+    if (s->column_backward) return s->column_backward(s->self, dx, dw, dy, x, w, rows, in, out);
+    m->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
+    comm_progress();
+    m->kernels.linear_backward_input(dx, dy, w, rows, in, out);
+    comm_progress();
+    return dx;
 }
 
-static const real *enter_backward(Model *m, const real *dfull, int rows)
+static const real *row_forward(Model *m, real *y, const real *x, const real *w, int rows, int in, int out)
 {
     FeatureSeam *s = &m->seams.features;
-    return s->enter_backward ? s->enter_backward(s->self, dfull, rows, m->config.width) : dfull;
+    if (s->row_forward) return s->row_forward(s->self, y, x, w, rows, in, out);
+    m->kernels.linear_forward(y, x, w, rows, in, out);
+    return y;
 }
 
-static const real *leave_backward(Model *m, const real *dmine, int rows)
+static void row_backward(Model *m, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows, int in,
+                         int out)
 {
     FeatureSeam *s = &m->seams.features;
-    return s->leave_backward ? s->leave_backward(s->self, dmine, rows, m->config.width) : dmine;
+    if (s->row_backward) {
+        s->row_backward(s->self, dx, dw, dy, x, w, rows, in, out);
+        return;
+    }
+    m->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
+    m->kernels.linear_backward_input(dx, dy, w, rows, in, out);
+    comm_progress();
 }
 
 /* All keys are local: one call folds them all. */
@@ -88,27 +106,22 @@ const real *layer_forward(Model *m, int l, const real *x, const real *delta, con
     const LayerLayout *at = &m->layout;
     const real *w = m->params.unit[1 + l].weights;
     LayerKept *a = &m->layer[l];
-    int N = rows->count, C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
+    int N = rows->count, S = N / m->stream_parts; /* rows in split regions, and of my part of the stream */
+    int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
     const real *q_norm = c->qk_norm ? w + at->q_norm : NULL, *k_norm = c->qk_norm ? w + at->k_norm : NULL;
 
-    k->residual_norm_forward(a->x1, a->n1, a->rstd1, x, delta, w + at->norm1, c->eps, N, C);
-    const real *n1 = enter(m, a->n1, N);
-    k->linear_forward(a->qkv, n1, w + at->qkv, N, C, (H + 2 * K) * D);
+    k->residual_norm_forward(a->x1, a->n1, a->rstd1, x, delta, w + at->norm1, c->eps, S, C);
+    column_forward(m, a->qkv, a->n1, w + at->qkv, N, C, (H + 2 * K) * D);
     k->qk_rope_forward(a->qkv, a->raw, a->raw_rstd, q_norm, k_norm, m->rope, rows->position, c->eps, N, H, K, D);
     attention(m, a, rows);
-    k->linear_forward(m->delta, a->attended, w + at->o, N, H * D, C);
-    const real *attention_adds = leave(m, m->delta, N);
+    const real *attention_adds = row_forward(m, m->delta, a->attended, w + at->o, N, H * D, C);
 
-    k->residual_norm_forward(a->x2, a->n2, a->rstd2, a->x1, attention_adds, w + at->norm2, c->eps, N, C);
-    const real *n2 = enter(m, a->n2, N);
-    k->linear_forward(a->gate_up, n2, w + at->gate_up, N, C, 2 * F);
+    k->residual_norm_forward(a->x2, a->n2, a->rstd2, a->x1, attention_adds, w + at->norm2, c->eps, S, C);
+    column_forward(m, a->gate_up, a->n2, w + at->gate_up, N, C, 2 * F);
     k->swiglu_forward(a->hidden, a->gate_up, N, F);
-    k->linear_forward(m->delta, a->hidden, w + at->down, N, F, C);
-    return leave(m, m->delta, N);
+    return row_forward(m, m->delta, a->hidden, w + at->down, N, F, C);
 }
 
-/* enter() is called again for the inputs of the split matrices: a scheme that gathers them does not keep them, but gathers
- * them a second time. */
 void layer_backward(Model *m, int l, const Rows *rows)
 {
     const Kernels *k = &m->kernels;
@@ -118,34 +131,22 @@ void layer_backward(Model *m, int l, const Rows *rows)
     acc *dw = m->params.unit[1 + l].grads;
     LayerKept *a = &m->layer[l];
     Scratch *t = &m->scratch;
-    int N = rows->count, C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
+    int N = rows->count, S = N / m->stream_parts; /* rows in split regions, and of my part of the stream */
+    int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
     const real *q_norm = c->qk_norm ? w + at->q_norm : NULL, *k_norm = c->qk_norm ? w + at->k_norm : NULL;
 
     /* the feed-forward: t->dx is the gradient of what it added, too */
-    const real *dadded = leave_backward(m, t->dx, N);
-    k->linear_backward_weight(dw + at->down, dadded, a->hidden, N, F, C);
-    k->linear_backward_input(t->dhidden, dadded, w + at->down, N, F, C);
-    comm_progress();
+    row_backward(m, t->dhidden, dw + at->down, t->dx, a->hidden, w + at->down, N, F, C);
     k->swiglu_backward(t->dgate_up, t->dhidden, a->gate_up, N, F);
-    k->linear_backward_weight(dw + at->gate_up, t->dgate_up, enter(m, a->n2, N), N, C, 2 * F);
-    comm_progress();
-    k->linear_backward_input(t->dn, t->dgate_up, w + at->gate_up, N, C, 2 * F);
-    comm_progress();
-    const real *dn2 = enter_backward(m, t->dn, N);
-    k->residual_norm_backward(t->dx, dw + at->norm2, dn2, a->x2, a->rstd2, w + at->norm2, N, C);
+    const real *dn2 = column_backward(m, t->dn, dw + at->gate_up, t->dgate_up, a->n2, w + at->gate_up, N, C, 2 * F);
+    k->residual_norm_backward(t->dx, dw + at->norm2, dn2, a->x2, a->rstd2, w + at->norm2, S, C);
 
     /* attention */
-    dadded = leave_backward(m, t->dx, N);
-    k->linear_backward_weight(dw + at->o, dadded, a->attended, N, H * D, C);
-    k->linear_backward_input(t->dattended, dadded, w + at->o, N, H * D, C);
-    comm_progress();
+    row_backward(m, t->dattended, dw + at->o, t->dx, a->attended, w + at->o, N, H * D, C);
     attention_backward(m, a, rows);
     comm_progress();
     k->qk_rope_backward(t->dqkv, dw + at->q_norm, dw + at->k_norm, a->raw, a->raw_rstd, q_norm, k_norm, m->rope,
                         rows->position, N, H, K, D);
-    k->linear_backward_weight(dw + at->qkv, t->dqkv, enter(m, a->n1, N), N, C, (H + 2 * K) * D);
-    comm_progress();
-    k->linear_backward_input(t->dn, t->dqkv, w + at->qkv, N, C, (H + 2 * K) * D);
-    const real *dn1 = enter_backward(m, t->dn, N);
-    k->residual_norm_backward(t->dx, dw + at->norm1, dn1, a->x1, a->rstd1, w + at->norm1, N, C);
+    const real *dn1 = column_backward(m, t->dn, dw + at->qkv, t->dqkv, a->n1, w + at->qkv, N, C, (H + 2 * K) * D);
+    k->residual_norm_backward(t->dx, dw + at->norm1, dn1, a->x1, a->rstd1, w + at->norm1, S, C);
 }

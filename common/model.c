@@ -59,21 +59,21 @@ static acc *rope_table(const ModelConfig *c, const Kernels *kernels)
     return table;
 }
 
-/* All but x1. */
-static LayerKept layer_kept(const ModelConfig *c, int n)
+/* All but x1: n rows, s of the stream. */
+static LayerKept layer_kept(const ModelConfig *c, int n, int s)
 {
     int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
     return (LayerKept){
-        .rstd1 = new_acc(n, 1),
-        .n1 = new_real(n, C),
+        .rstd1 = new_acc(s, 1),
+        .n1 = new_real(s, C),
         .qkv = new_real(n, (H + 2 * K) * D),
         .raw = c->qk_norm ? new_real(n, (H + K) * D) : NULL,
         .raw_rstd = c->qk_norm ? new_acc(n, H + K) : NULL,
         .attended = new_real(n, H * D),
         .lse = new_acc(n, H),
-        .x2 = new_real(n, C),
-        .rstd2 = new_acc(n, 1),
-        .n2 = new_real(n, C),
+        .x2 = new_real(s, C),
+        .rstd2 = new_acc(s, 1),
+        .n2 = new_real(s, C),
         .gate_up = new_real(n, 2 * F),
         .hidden = new_real(n, F),
     };
@@ -87,34 +87,37 @@ static void use_workspace(Model *m)
 
 Model *model_create(const ModelConfig *config, const Kernels *kernels, int n)
 {
-    return model_create_part(config, kernels, n, (Holding){.cut = CUT_NOTHING}, false);
+    return model_create_part(config, kernels, n, (ModelPart){0});
 }
 
-Model *model_create_part(const ModelConfig *config, const Kernels *kernels, int n, Holding holding, bool recompute)
+Model *model_create_part(const ModelConfig *config, const Kernels *kernels, int n, ModelPart part)
 {
     Model *m = calloc(1, sizeof *m);
     if (!m) fatal("out of memory");
     const ModelConfig *c = &m->config;
-    m->config = *config;
+    m->whole = *config;
+    m->config = model_config_slice(config, part.holding.tp);
+    m->stream_parts = part.stream_parts ? part.stream_parts : 1;
+    CHECK(n % m->stream_parts == 0);
     m->kernels = *kernels;
     m->rows_max = n;
-    m->recompute = recompute;
-    m->params = params_create(c, holding, kernels);
+    m->recompute = part.recompute;
+    m->params = params_create(config, part.holding, kernels);
     m->layout = layer_layout(&m->params);
     m->embedding = place(&m->params, "model.embed_tokens.weight");
     m->final_norm = place(&m->params, "model.norm.weight");
     m->head = c->tied ? m->embedding : place(&m->params, "lm_head.weight");
 
-    int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
+    int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim, S = n / m->stream_parts;
     m->rope = rope_table(c, kernels);
     m->layer = calloc((size_t)c->layers, sizeof *m->layer);
     if (!m->layer) fatal("out of memory");
     for (int l = 0; l < c->layers; l++) {
-        m->layer[l] = l > 0 && recompute ? m->layer[0] : layer_kept(c, n);
-        m->layer[l].x1 = new_real(n, C);
+        m->layer[l] = l > 0 && m->recompute ? m->layer[0] : layer_kept(c, n, S);
+        m->layer[l].x1 = new_real(S, C);
     }
     m->scratch = (Scratch){
-        .dx = new_real(n, C),
+        .dx = new_real(S, C),
         .dn = new_real(n, C),
         .dqkv = new_real(n, (H + 2 * K) * D),
         .dattended = new_real(n, H * D),
@@ -124,9 +127,9 @@ Model *model_create_part(const ModelConfig *config, const Kernels *kernels, int 
     };
     m->embedded = new_real(n, C);
     m->delta = new_real(n, C);
-    m->x_final = new_real(n, C);
-    m->rstd_final = new_acc(n, 1);
-    m->n_final = new_real(n, C);
+    m->x_final = new_real(S, C);
+    m->rstd_final = new_acc(S, 1);
+    m->n_final = new_real(S, C);
     m->logits = new_real(n, c->vocab);
     m->loss = new_acc(n, 1);
     m->loss_sum = memory_alloc(sizeof *m->loss_sum, MEMORY_ACTIVATIONS);
@@ -164,6 +167,12 @@ static void call(void (*hook)(void *, int), void *self, int unit)
     if (hook) hook(self, unit);
 }
 
+/* Which words this rank's part of the embedding has. */
+static const View *embedding_view(const Model *m)
+{
+    return &m->params.view[0];
+}
+
 /* --- forward and backward --- */
 
 void model_zero_grads(Model *m)
@@ -178,14 +187,17 @@ void model_forward(Model *m, const Rows *rows)
     const Kernels *k = &m->kernels;
     const ModelConfig *c = &m->config;
     ParameterSeam *s = &m->seams.parameters;
-    int N = rows->count, C = c->width;
-    CHECK(N <= m->rows_max);
+    int N = rows->count, S = N / m->stream_parts, C = c->width;
+    CHECK(N <= m->rows_max && N % m->stream_parts == 0);
     use_workspace(m);
 
     call(s->before_forward, s->self, 0);
     const real *root = m->params.unit[0].weights;
-    k->embedding_forward(m->embedded, root + m->embedding, rows->token, 0, c->vocab, N, C);
-    const real *x = m->embedded, *delta = NULL;
+    const View *words = embedding_view(m);
+    k->embedding_forward(m->embedded, root + m->embedding, rows->token, words->row0, words->valid_rows, N, C);
+    FeatureSeam *f = &m->seams.features;
+    const real *delta = NULL;
+    const real *x = f->embedding_forward ? f->embedding_forward(f->self, m->embedded, N, C) : m->embedded;
     for (int l = 0; l < c->layers; l++) {
         call(s->before_forward, s->self, 1 + l);
         trace_begin("layer %d forward", l);
@@ -196,15 +208,19 @@ void model_forward(Model *m, const Rows *rows)
         comm_progress();
     }
     trace_begin("head forward");
-    k->residual_norm_forward(m->x_final, m->n_final, m->rstd_final, x, delta, root + m->final_norm, c->eps, N, C);
-    k->linear_forward(m->logits, m->n_final, root + m->head, N, C, c->vocab);
+    k->residual_norm_forward(m->x_final, m->n_final, m->rstd_final, x, delta, root + m->final_norm, c->eps, S, C);
+    column_forward(m, m->logits, m->n_final, root + m->head, N, C, c->vocab);
     trace_end();
     call(s->after_forward, s->self, 0);
 }
 
 void model_loss(Model *m, const Rows *rows, double scale)
 {
-    m->kernels.cross_entropy(m->loss, m->logits, rows->label, scale, rows->count, m->config.vocab);
+    FeatureSeam *f = &m->seams.features;
+    if (f->loss)
+        f->loss(f->self, m->loss, m->logits, rows->label, scale, rows->count);
+    else
+        m->kernels.cross_entropy(m->loss, m->logits, rows->label, scale, rows->count, m->config.vocab);
     m->kernels.sum(m->loss_sum, m->loss, (size_t)rows->count);
 }
 
@@ -220,17 +236,18 @@ void model_backward(Model *m, const Rows *rows)
     const Kernels *k = &m->kernels;
     const ModelConfig *c = &m->config;
     ParameterSeam *s = &m->seams.parameters;
-    int N = rows->count, C = c->width;
-    real *dx = m->scratch.dx, *dn = m->scratch.dn;
+    FeatureSeam *f = &m->seams.features;
+    int N = rows->count, S = N / m->stream_parts, C = c->width;
+    real *dx = m->scratch.dx;
 
     call(s->before_backward, s->self, 0);
     const real *root = m->params.unit[0].weights;
     acc *droot = m->params.unit[0].grads;
     trace_begin("head backward");
-    k->linear_backward_weight(droot + m->head, m->logits, m->n_final, N, C, c->vocab);
-    k->linear_backward_input(dn, m->logits, root + m->head, N, C, c->vocab);
-    k->fill(dx, 0, (size_t)N * (size_t)C * sizeof *dx);
-    k->residual_norm_backward(dx, droot + m->final_norm, dn, m->x_final, m->rstd_final, root + m->final_norm, N, C);
+    const real *dn =
+        column_backward(m, m->scratch.dn, droot + m->head, m->logits, m->n_final, root + m->head, N, C, c->vocab);
+    k->fill(dx, 0, (size_t)S * (size_t)C * sizeof *dx);
+    k->residual_norm_backward(dx, droot + m->final_norm, dn, m->x_final, m->rstd_final, root + m->final_norm, S, C);
     trace_end();
     for (int l = c->layers - 1; l >= 0; l--) {
         call(s->before_backward, s->self, 1 + l);
@@ -245,6 +262,8 @@ void model_backward(Model *m, const Rows *rows)
         call(s->after_backward, s->self, 1 + l);
         comm_progress();
     }
-    k->embedding_backward(droot + m->embedding, dx, rows->token, 0, c->vocab, N, C);
+    const View *words = embedding_view(m);
+    const real *dembedded = f->embedding_backward ? f->embedding_backward(f->self, dx, N, C) : dx;
+    k->embedding_backward(droot + m->embedding, dembedded, rows->token, words->row0, words->valid_rows, N, C);
     call(s->after_backward, s->self, 0);
 }

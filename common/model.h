@@ -8,26 +8,27 @@
 #include "params.h"
 #include "seams.h"
 
-/* What a layer keeps from its forward pass for its backward pass. Under recompute all layers share all but x1. */
+/* What a layer keeps from its forward pass for its backward pass. Under recompute all layers share all but x1. S = N /
+ * stream_parts: rows of the residual stream that this rank keeps; H, K, F are its own, where layers are split. */
 typedef struct {
-    real *x1;       /* [N, C]         the residual stream where the layer begins */
-    acc *rstd1;     /* [N] */
-    real *n1;       /* [N, C]         norm(x1) */
+    real *x1;       /* [S, C]         the residual stream where the layer begins */
+    acc *rstd1;     /* [S] */
+    real *n1;       /* [S, C]         norm(x1) */
     real *qkv;      /* [N, (H+2K) D]  q, k, v side by side, after QK-norm and RoPE */
     real *raw;      /* [N, (H+K) D]   q, k before QK-norm; NULL without it */
     acc *raw_rstd;  /* [N, H+K] */
     real *attended; /* [N, H D] */
     acc *lse;       /* [N, H]         log of the softmax's denominators */
-    real *x2;       /* [N, C]         the residual stream after attention */
-    acc *rstd2;     /* [N] */
-    real *n2;       /* [N, C]         norm(x2) */
+    real *x2;       /* [S, C]         the residual stream after attention */
+    acc *rstd2;     /* [S] */
+    real *n2;       /* [S, C]         norm(x2) */
     real *gate_up;  /* [N, 2F] */
     real *hidden;   /* [N, F]         silu(gate) up */
 } LayerKept;
 
 /* What one layer's backward pass leaves to the next. */
 typedef struct {
-    real *dx;        /* [N, C]  gradient of the residual stream */
+    real *dx;        /* [S, C]  gradient of the residual stream */
     real *dn;        /* [N, C] */
     real *dqkv;      /* [N, (H+2K) D] */
     real *dattended; /* [N, H D] */
@@ -41,8 +42,17 @@ typedef struct {
     size_t norm1, norm2, q_norm, k_norm, qkv, o, gate_up, down;
 } LayerLayout;
 
+/* What of a model this rank has; zero: everything. */
 typedef struct {
-    ModelConfig config;
+    Holding holding;
+    bool recompute;
+    int stream_parts; /* ranks over which the rows of the residual stream are split; 0 stands for 1 */
+} ModelPart;
+
+typedef struct {
+    ModelConfig whole;  /* the model */
+    ModelConfig config; /* this rank's slice of it, along tp: with its own heads, kv heads, ff and words */
+    int stream_parts;
     Params params;
     Kernels kernels;
     Seams seams;
@@ -59,9 +69,9 @@ typedef struct {
     Scratch scratch;
     real *embedded;   /* [N, C] */
     real *delta;      /* [N, C]  what the layer before added to its x2 */
-    real *x_final;    /* [N, C]  the residual stream after the last layer */
-    acc *rstd_final;  /* [N] */
-    real *n_final;    /* [N, C] */
+    real *x_final;    /* [S, C]  the residual stream after the last layer */
+    acc *rstd_final;  /* [S] */
+    real *n_final;    /* [S, C] */
     real *logits;     /* [N, V]  after model_loss: their gradient */
     acc *loss;        /* [N] */
     double *loss_sum; /* [1]  over the micro-steps since model_zero_grads */
@@ -70,10 +80,9 @@ typedef struct {
 } Model;
 
 /* Allocates everything a model needs for micro-steps of at most `rows_max` rows; weights undefined. The second form says
- * what this rank holds of the parameters, and whether to recompute (below); the first: all, and not. */
+ * what of it this rank has; the first: all. */
 Model *model_create(const ModelConfig *config, const Kernels *kernels, int rows_max);
-Model *model_create_part(const ModelConfig *config, const Kernels *kernels, int rows_max, Holding holding,
-                         bool recompute);
+Model *model_create_part(const ModelConfig *config, const Kernels *kernels, int rows_max, ModelPart part);
 void model_free(Model *model);
 
 /* Call before a step's first micro-step: gradients and loss add up from zero. */
@@ -97,6 +106,11 @@ double model_read_loss(Model *model);
 
 /* Leaves x2 in layer[l].x2 and returns what the feed-forward adds to it, valid until the next call. */
 const real *layer_forward(Model *model, int l, const real *x, const real *delta, const Rows *rows);
+
+/* y = x w^T and its gradients, of a matrix that is split by column (seams.h). */
+void column_forward(Model *model, real *y, const real *x, const real *w, int rows, int in, int out);
+const real *column_backward(Model *model, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows,
+                            int in, int out);
 
 /* scratch.dx enters as the gradient of x2 + delta and leaves as the gradient of the layer's x + delta. */
 void layer_backward(Model *model, int l, const Rows *rows);

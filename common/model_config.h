@@ -49,6 +49,14 @@ size_t model_matmul_weights(const ModelConfig *config); /* weights that multiply
  * allows (`area`): two products forward, four backward, a multiplication and an addition each. */
 double model_flops(const ModelConfig *config, int64_t rows, int64_t area);
 
-/* Bytes of activations that a model holds for micro-steps of `rows` rows, with its RoPE table and the loss. Under recompute
- * each layer keeps its input alone, and one set of the rest is shared. */
-size_t model_activation_bytes(const ModelConfig *config, size_t rows, bool recompute);
+/* Bytes of activations that a model (or a slice of one) holds for micro-steps of `rows` rows, with its RoPE table and the loss.
+ * Under recompute each layer keeps its input alone, and one set of the rest is shared. Of the residual stream and its norms
+ * there are rows / stream_parts. */
+size_t model_activation_bytes(const ModelConfig *config, size_t rows, bool recompute, size_t stream_parts);
+
+/* What one of `tp` ranks has of every layer: heads / tp, ff / tp, kv heads / tp but at least one, and of the vocabulary a tp-th,
+ * rounded up. tp 0 stands for 1. */
+ModelConfig model_config_slice(const ModelConfig *config, int tp);
+
+/* NULL, or a complaint about a model that cannot be cut for `tp` ranks. */
+const char *model_config_check_slice(const ModelConfig *config, int tp);

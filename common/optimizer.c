@@ -42,6 +42,22 @@ double optimizer_lr(const OptimizerConfig *c, long step)
     return c->lr * (floor + (1 - floor) * 0.5 * (1 + cos(pi * progress)));
 }
 
+/* Of what the piece holds, each parameter on one of the ranks that hold it. */
+static void add_squares(Optimizer *o, const Params *params, const Piece *piece)
+{
+    double *squares = &o->scalars->squares;
+    if (params->holding.tp == 1) {
+        o->kernels.sum_squares(squares, piece->grads, piece->count);
+        return;
+    }
+    for (int n = 0; n < params->views; n++) {
+        const View *view = &params->view[n];
+        Overlap part = params_overlap(view, piece);
+        if (part.count > 0 && (!view->copy || BUG(count_copies_in_norm)))
+            o->kernels.sum_squares(squares, piece->grads + part.in_piece, part.count);
+    }
+}
+
 void optimizer_measure(Optimizer *o, const Params *params, long step)
 {
     const OptimizerConfig *c = &o->config;
@@ -56,8 +72,7 @@ void optimizer_measure(Optimizer *o, const Params *params, long step)
         .squares = 0,
     };
     o->kernels.upload(o->scalars, &scalars, sizeof scalars);
-    for (int i = 0; i < params->pieces; i++)
-        o->kernels.sum_squares(&o->scalars->squares, params->piece[i].grads, params->piece[i].count);
+    for (int i = 0; i < params->pieces; i++) add_squares(o, params, &params->piece[i]);
     if (o->shards && !BUG(norm_of_my_shard)) comm_all_reduce(o->shards, &o->scalars->squares, 1, COMM_DOUBLE, COMM_SUM);
 }
 

@@ -12,23 +12,61 @@
 #include "memory.h"
 #include "rng.h"
 
-/* Appends a view of [rows, cols] at the end of the buffer; rows 0 makes a vector of cols. */
-static void add(Params *p, int unit, int rows, int cols, double std, const char *format, ...)
-    __attribute__((format(printf, 6, 7)));
-static void add(Params *p, int unit, int rows, int cols, double std, const char *format, ...)
+/* --- the table --- */
+
+/* Appends this rank's block of a parameter, at the end of the buffer. Rows past the parameter's last are padding. */
+static View *add(Params *p, int unit, View block, const char *format, ...) __attribute__((format(printf, 4, 5)));
+static View *add(Params *p, int unit, View block, const char *format, ...)
 {
     View *v = &p->view[p->views++];
-    *v = (View){.unit = unit, .rows = rows ? rows : 1, .cols = cols, .vector = rows == 0, .init_std = std};
+    *v = block;
+    v->unit = unit;
     v->size = (size_t)v->rows * (size_t)v->cols;
     v->offset = p->count;
+    v->valid_rows = v->whole_rows - v->row0 < v->rows ? v->whole_rows - v->row0 : v->rows;
+    if (v->valid_rows < 0) v->valid_rows = 0;
     p->count += v->size;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(v->name, sizeof v->name, format, arguments);
     va_end(arguments);
+    return v;
 }
 
-Params params_table(const ModelConfig *c)
+/* A norm's weight: the same on all ranks along tp, of which the first speaks for it. */
+static View vector(int width, Partial partial, int tp_rank)
+{
+    return (View){.rows = 1,
+                  .cols = width,
+                  .vector = true,
+                  .whole_rows = 1,
+                  .whole_cols = width,
+                  .partial = partial,
+                  .copy = tp_rank > 0};
+}
+
+/* Part `part` of `parts` of a matrix [rows, cols], cut by row (column-parallel: part of the outputs)... */
+static View cut_rows(int rows, int cols, double std, int parts, int part)
+{
+    int each = (rows + parts - 1) / parts;
+    return (View){
+        .rows = each, .cols = cols, .init_std = std, .whole_rows = rows, .whole_cols = cols, .row0 = part * each};
+}
+
+/* ... or by column (row-parallel: part of the inputs). */
+static View cut_cols(int rows, int cols, double std, int parts, int part)
+{
+    int each = cols / parts;
+    return (View){
+        .rows = rows, .cols = each, .init_std = std, .whole_rows = rows, .whole_cols = cols, .col0 = part * each};
+}
+
+Params params_table(const ModelConfig *config)
+{
+    return params_table_split(config, 1, 0);
+}
+
+Params params_table_split(const ModelConfig *c, int tp, int r)
 {
     enum { VIEWS_OF_LAYER = 11, VIEWS_OF_ROOT = 3 };
     Params p = {.units = 1 + c->layers};
@@ -38,26 +76,30 @@ Params params_table(const ModelConfig *c)
 
     double std = c->init_std, std_residual = c->init_std / sqrt(2.0 * c->layers);
     int C = c->width, D = c->head_dim, q_rows = c->heads * D, kv_rows = c->kv_heads * D;
+    int kv_parts = c->kv_heads < tp ? c->kv_heads : tp, sharers = tp / kv_parts; /* ranks with the same kv head */
 
-    add(&p, 0, c->vocab, C, std, "model.embed_tokens.weight");
-    add(&p, 0, 0, C, 0, "model.norm.weight");
-    if (!c->tied) add(&p, 0, c->vocab, C, std, "lm_head.weight");
+    add(&p, 0, cut_rows(c->vocab, C, std, tp, r), "model.embed_tokens.weight");
+    add(&p, 0, vector(C, PARTIAL_BY_ROWS, r), "model.norm.weight");
+    if (!c->tied) add(&p, 0, cut_rows(c->vocab, C, std, tp, r), "lm_head.weight");
     for (int l = 0; l < c->layers; l++) {
         int u = 1 + l;
-        add(&p, u, 0, C, 0, "model.layers.%d.input_layernorm.weight", l);
-        add(&p, u, 0, C, 0, "model.layers.%d.post_attention_layernorm.weight", l);
+        View kv = cut_rows(kv_rows, C, std, kv_parts, r / sharers);
+        kv.partial = sharers > 1 ? PARTIAL_BY_KV_HEADS : PARTIAL_NEVER;
+        kv.copy = r % sharers > 0;
+        add(&p, u, vector(C, PARTIAL_BY_ROWS, r), "model.layers.%d.input_layernorm.weight", l);
+        add(&p, u, vector(C, PARTIAL_BY_ROWS, r), "model.layers.%d.post_attention_layernorm.weight", l);
         if (c->qk_norm) {
-            add(&p, u, 0, D, 0, "model.layers.%d.self_attn.q_norm.weight", l);
-            add(&p, u, 0, D, 0, "model.layers.%d.self_attn.k_norm.weight", l);
+            add(&p, u, vector(D, PARTIAL_BY_HEADS, r), "model.layers.%d.self_attn.q_norm.weight", l);
+            add(&p, u, vector(D, PARTIAL_BY_HEADS, r), "model.layers.%d.self_attn.k_norm.weight", l);
         }
         /* q, k, v side by side are one matrix, and so are gate and up: one GEMM each */
-        add(&p, u, q_rows, C, std, "model.layers.%d.self_attn.q_proj.weight", l);
-        add(&p, u, kv_rows, C, std, "model.layers.%d.self_attn.k_proj.weight", l);
-        add(&p, u, kv_rows, C, std, "model.layers.%d.self_attn.v_proj.weight", l);
-        add(&p, u, C, q_rows, std_residual, "model.layers.%d.self_attn.o_proj.weight", l);
-        add(&p, u, c->ff, C, std, "model.layers.%d.mlp.gate_proj.weight", l);
-        add(&p, u, c->ff, C, std, "model.layers.%d.mlp.up_proj.weight", l);
-        add(&p, u, C, c->ff, std_residual, "model.layers.%d.mlp.down_proj.weight", l);
+        add(&p, u, cut_rows(q_rows, C, std, tp, r), "model.layers.%d.self_attn.q_proj.weight", l);
+        add(&p, u, kv, "model.layers.%d.self_attn.k_proj.weight", l);
+        add(&p, u, kv, "model.layers.%d.self_attn.v_proj.weight", l);
+        add(&p, u, cut_cols(C, q_rows, std_residual, tp, r), "model.layers.%d.self_attn.o_proj.weight", l);
+        add(&p, u, cut_rows(c->ff, C, std, tp, r), "model.layers.%d.mlp.gate_proj.weight", l);
+        add(&p, u, cut_rows(c->ff, C, std, tp, r), "model.layers.%d.mlp.up_proj.weight", l);
+        add(&p, u, cut_cols(C, c->ff, std_residual, tp, r), "model.layers.%d.mlp.down_proj.weight", l);
     }
     for (int n = p.views - 1; n >= 0; n--) {
         Unit *unit = &p.unit[p.view[n].unit];
@@ -66,6 +108,8 @@ Params params_table(const ModelConfig *c)
     }
     return p;
 }
+
+/* --- what a rank holds --- */
 
 size_t params_part(size_t count, int ranks)
 {
@@ -91,6 +135,7 @@ static void add_piece(Params *p, size_t offset, size_t count)
 void params_cut(Params *p, Holding holding)
 {
     if (holding.ranks == 0) holding.ranks = 1;
+    if (holding.tp == 0) holding.tp = 1;
     CHECK(holding.cut != CUT_NOTHING || holding.ranks == 1);
     CHECK(!holding.whole_weights || holding.cut == CUT_MODEL || holding.cut == CUT_UNITS);
     CHECK(!holding.whole_grads || holding.cut == CUT_MODEL);
@@ -125,7 +170,7 @@ static void place_weights(Params *p)
 
 Params params_create(const ModelConfig *c, Holding holding, const Kernels *kernels)
 {
-    Params p = params_table(c);
+    Params p = params_table_split(c, holding.tp ? holding.tp : 1, holding.tp_rank);
     params_cut(&p, holding);
     const Holding *h = &p.holding;
     size_t everyone = p.held * (size_t)h->ranks;
@@ -177,47 +222,99 @@ Overlap params_overlap(const View *view, const Piece *piece)
     return (Overlap){.count = end - begin, .in_view = begin - view->offset, .in_piece = begin - piece->begin};
 }
 
+/* --- values --- */
+
+/* to[count] becomes elements [begin, begin + count) of the block, each drawn by its index in the whole parameter. */
+static void draw(const Kernels *kernels, acc *to, const View *v, size_t begin, size_t count, uint64_t seed)
+{
+    size_t cols = (size_t)v->cols, valid = (size_t)v->valid_rows * cols;
+    bool rows_are_whole = v->cols == v->whole_cols;
+    double std = v->vector ? 0 : v->init_std;
+    for (size_t done = 0; done < count;) {
+        size_t at = begin + done, row = at / cols, col = at % cols, run = rows_are_whole ? count - done : cols - col;
+        if (at >= valid) { /* padding */
+            kernels->fill(to + done, 0, (count - done) * sizeof *to);
+            return;
+        }
+        if (run > count - done) run = count - done;
+        if (run > valid - at) run = valid - at;
+        size_t index = ((size_t)v->row0 + row) * (size_t)v->whole_cols + (size_t)v->col0 + col;
+        kernels->draw(to + done, index, run, seed, rng_stream(v->name), std);
+        done += run;
+    }
+}
+
 void params_init(Params *p, const Kernels *kernels, uint64_t seed)
 {
     if (BUG(rank_seeded_init)) seed += (uint64_t)comm_world_rank();
     for (int n = 0; n < p->views; n++)
         for (int i = 0; i < p->pieces; i++) {
-            const View *v = &p->view[n];
-            Overlap o = params_overlap(v, &p->piece[i]);
+            Overlap o = params_overlap(&p->view[n], &p->piece[i]);
             if (o.count == 0) continue;
-            kernels->draw(p->piece[i].master + o.in_piece, o.in_view, o.count, seed, rng_stream(v->name),
-                          v->vector ? 0 : v->init_std);
+            draw(kernels, p->piece[i].master + o.in_piece, &p->view[n], o.in_view, o.count, seed);
             comm_progress(); /* a sign of life: a large model takes long */
         }
     for (int i = 0; i < p->pieces; i++) kernels->cast(p->piece[i].weights, p->piece[i].master, p->piece[i].count);
 }
 
+size_t params_whole_size(const View *v)
+{
+    return (size_t)v->whole_rows * (size_t)v->whole_cols;
+}
+
+void params_take_block(const View *v, const acc *whole, acc *block)
+{
+    size_t cols = (size_t)v->cols, valid = (size_t)v->valid_rows;
+    for (size_t r = 0; r < valid; r++)
+        memcpy(block + r * cols, whole + ((size_t)v->row0 + r) * (size_t)v->whole_cols + (size_t)v->col0,
+               cols * sizeof *block);
+    memset(block + valid * cols, 0, ((size_t)v->rows - valid) * cols * sizeof *block);
+}
+
+void params_put_block(const View *v, const acc *block, acc *whole)
+{
+    size_t cols = (size_t)v->cols;
+    for (size_t r = 0; r < (size_t)v->valid_rows; r++)
+        memcpy(whole + ((size_t)v->row0 + r) * (size_t)v->whole_cols + (size_t)v->col0, block + r * cols,
+               cols * sizeof *block);
+}
+
+static acc *block_on_host(const View *v)
+{
+    acc *block = calloc(v->size + 1, sizeof *block);
+    if (!block) fatal("out of memory for %s", v->name);
+    return block;
+}
+
 void params_upload(Params *p, const Kernels *kernels, const View *view, const acc *host)
 {
+    acc *block = block_on_host(view);
+    params_take_block(view, host, block);
     for (int i = 0; i < p->pieces; i++) {
         Piece *piece = &p->piece[i];
         Overlap o = params_overlap(view, piece);
         if (o.count == 0) continue;
-        kernels->upload(piece->master + o.in_piece, host + o.in_view, o.count * sizeof *host);
+        kernels->upload(piece->master + o.in_piece, block + o.in_view, o.count * sizeof *block);
         kernels->cast(piece->weights + o.in_piece, piece->master + o.in_piece, o.count);
     }
+    free(block);
 }
 
 void params_collect(const Params *p, const Kernels *kernels, const View *view, bool grads, acc *host)
 {
-    memset(host, 0, view->size * sizeof *host);
+    acc *block = block_on_host(view);
     for (int i = 0; i < p->pieces; i++) {
         const Piece *piece = &p->piece[i];
         Overlap o = params_overlap(view, piece);
         const acc *from = (grads ? piece->grads : piece->master) + o.in_piece;
-        if (o.count > 0 && !p->holding.copy) kernels->download(host + o.in_view, from, o.count * sizeof *host);
+        if (o.count > 0) kernels->download(block + o.in_view, from, o.count * sizeof *block);
     }
-    if (p->holding.cut == CUT_NOTHING) {
-        CHECK(!p->holding.copy);
-        return;
-    }
+    memset(host, 0, params_whole_size(view) * sizeof *host);
+    bool alone = p->holding.cut == CUT_NOTHING && p->holding.tp == 1; /* then each rank has everything */
+    if (alone || (!p->holding.copy && !view->copy)) params_put_block(view, block, host);
+    free(block);
     /* each element has one speaker, the others say zero */
-    comm_all_reduce(comm_control(), host, view->size, COMM_ACC, COMM_SUM);
+    if (!alone) comm_all_reduce(comm_control(), host, params_whole_size(view), COMM_ACC, COMM_SUM);
 }
 
 /* [all ranks of group] Compares n elements of `size` bytes in the backend's memory. */
@@ -247,6 +344,13 @@ const char *params_unequal(const Params *p, const Kernels *kernels, Replicas rep
             const Unit *unit = &p->unit[v->unit];
             const real *weights = unit->weights + (v->offset - unit->offset);
             same = same_bits(kernels, replicas.whole, weights, v->size * sizeof *weights) && same;
+        }
+        bool on_all = v->size == params_whole_size(v);
+        Group *alike = on_all ? replicas.tp : v->partial == PARTIAL_BY_KV_HEADS ? replicas.kv : NULL;
+        for (int i = 0; i < p->pieces && alike; i++) {
+            Overlap o = params_overlap(v, &p->piece[i]);
+            const acc *master = p->piece[i].master + o.in_piece;
+            if (o.count > 0) same = same_bits(kernels, alike, master, o.count * sizeof *master) && same;
         }
         if (!same && !name) name = v->name;
     }

@@ -21,6 +21,15 @@
 #include "kernels.h"
 #include "model_config.h"
 
+/* Over which ranks along tp a gradient is partial, although each of them holds the same weights. */
+typedef enum {
+    PARTIAL_NEVER,       /* split over tp, or used on the same data by all */
+    PARTIAL_BY_ROWS,     /* norms: under sequence parallelism each rank uses them on its own rows */
+    PARTIAL_BY_HEADS,    /* QK-norm: each rank uses it on its own heads */
+    PARTIAL_BY_KV_HEADS, /* K and V, where ranks share a kv head and have query heads of their own */
+} Partial;
+
+/* A parameter, or, under tensor parallelism, this rank's block of it. */
 typedef struct {
     char name[64]; /* as Hugging Face names it: model.layers.0.self_attn.q_proj.weight */
     int unit;
@@ -29,6 +38,12 @@ typedef struct {
     double init_std; /* of a matrix */
     size_t offset;   /* elements from the start of the flat model */
     size_t size;     /* rows * cols */
+
+    int whole_rows, whole_cols; /* of the parameter */
+    int row0, col0;             /* where the block begins in it */
+    int valid_rows;             /* the rows after them are padding: zero, and stay so */
+    Partial partial;
+    bool copy; /* another rank along tp holds the same block, and speaks for it in norms and files */
 } View;
 
 typedef struct {
@@ -53,6 +68,7 @@ typedef struct {
     bool whole_weights; /* whoever holds a part keeps everyone's weights too, laid out part by part ... */
     bool whole_grads;   /* ... and (CUT_MODEL) gradients of the whole model */
     bool copy;          /* another rank holds the same pieces, and speaks for them in files */
+    int tp, tp_rank; /* tensor parallelism: the model itself is this rank's slice of every layer; tp 0 stands for 1 */
 } Holding;
 
 /* A run of the flat model that this rank holds: elements [begin, begin + count). */
@@ -87,8 +103,10 @@ typedef struct {
 /* Bytes of a weight's master copy; none where real is acc. */
 enum { MASTER_BYTES = sizeof(real) == sizeof(acc) ? 0 : sizeof(acc) };
 
-/* The table for `config`, with neither pieces nor buffers: enough to count and to draw. */
+/* The table for `config`, with neither pieces nor buffers: enough to count and to draw. The second form: of what rank
+ * `tp_rank` of `tp` has of each layer. */
 Params params_table(const ModelConfig *config);
+Params params_table_split(const ModelConfig *config, int tp, int tp_rank);
 
 /* Adds the pieces that a rank holds, without buffers. */
 void params_cut(Params *params, Holding holding);
@@ -114,17 +132,25 @@ Overlap params_overlap(const View *view, const Piece *piece);
  * they are drawn. Whole weights that others hold are not there yet. */
 void params_init(Params *params, const Kernels *kernels, uint64_t seed);
 
-/* To the pieces: host[view->size] becomes the view's master weights, and weights. */
+size_t params_whole_size(const View *view); /* elements of the whole parameter */
+
+/* Between a whole parameter on the host and this rank's block of it [rows, cols]. */
+void params_take_block(const View *view, const acc *whole, acc *block);
+void params_put_block(const View *view, const acc *block, acc *whole);
+
+/* To the pieces: this rank's part of the whole parameter host[whole size] becomes master weights, and weights. */
 void params_upload(Params *params, const Kernels *kernels, const View *view, const acc *host);
 
-/* [all ranks] From the pieces of all ranks: the view's master weights, or gradients, in host[view->size], on all ranks. Not
- * counted. */
+/* [all ranks] From the pieces of all ranks: the whole parameter's master weights, or gradients, in host[whole size], on all
+ * ranks. Not counted. */
 void params_collect(const Params *params, const Kernels *kernels, const View *view, bool grads, acc *host);
 
 /* Ranks whose weights must be equal to each other bit for bit, between steps; NULL: there are none. */
 typedef struct {
     Group *pieces; /* they hold the same pieces */
     Group *whole;  /* they keep whole weights */
+    Group *tp;     /* they have the same norms */
+    Group *kv;     /* and share a kv head */
 } Replicas;
 
 /* [all ranks of the groups] The name of the first parameter that is not, or NULL. */

@@ -141,9 +141,10 @@ double tensor_at(const Tensor *t, size_t i)
 /* Element by element: files hold several types, and the backend's memory may not be the host's. */
 static void load_view(Params *params, const View *v, const Tensor *t, const Kernels *kernels)
 {
-    acc *host = malloc(v->size * sizeof *host);
+    size_t whole = params_whole_size(v);
+    acc *host = malloc(whole * sizeof *host);
     if (!host) fatal("out of memory for %s", v->name);
-    for (size_t i = 0; i < v->size; i++) host[i] = (acc)tensor_at(t, i);
+    for (size_t i = 0; i < whole; i++) host[i] = (acc)tensor_at(t, i);
     params_upload(params, kernels, v, host);
     free(host);
 }
@@ -159,7 +160,8 @@ const char *safetensors_load_weights(Params *params, const Kernels *kernels, con
         const Tensor *t = safetensors_find(file, v->name);
         if (!t)
             complaint = complain("%s: no tensor %s", path, v->name);
-        else if (t->dims != (v->vector ? 1 : 2) || t->shape[t->dims - 1] != v->cols || t->count != v->size)
+        else if (t->dims != (v->vector ? 1 : 2) || t->shape[t->dims - 1] != v->whole_cols ||
+                 t->count != params_whole_size(v))
             complaint = complain("%s: %s has not the shape that config.json gives it", path, v->name);
         else
             load_view(params, v, t, kernels);
@@ -185,11 +187,11 @@ static void add_entries(cJSON *header, const Params *params, const char *prefix,
         cJSON *entry = cJSON_AddObjectToObject(header, name);
         cJSON_AddStringToObject(entry, "dtype", sizeof(acc) == 8 ? "F64" : "F32");
         cJSON *shape = cJSON_AddArrayToObject(entry, "shape");
-        if (!v->vector) cJSON_AddItemToArray(shape, cJSON_CreateNumber(v->rows));
-        cJSON_AddItemToArray(shape, cJSON_CreateNumber(v->cols));
+        if (!v->vector) cJSON_AddItemToArray(shape, cJSON_CreateNumber(v->whole_rows));
+        cJSON_AddItemToArray(shape, cJSON_CreateNumber(v->whole_cols));
         cJSON *offsets = cJSON_AddArrayToObject(entry, "data_offsets");
         cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)*offset));
-        *offset += v->size * sizeof(acc);
+        *offset += params_whole_size(v) * sizeof(acc);
         cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)*offset));
     }
 }
@@ -218,10 +220,11 @@ static void dump_views(Dump *dump, const Params *params, bool grads)
 {
     for (int n = 0; n < params->views; n++) {
         const View *v = &params->view[n];
-        acc *host = malloc(v->size * sizeof *host);
+        size_t whole = params_whole_size(v);
+        acc *host = malloc(whole * sizeof *host);
         if (!host) fatal("out of memory for --dump");
         params_collect(params, &dump->kernels, v, grads, host);
-        if (dump->file) fwrite(host, sizeof *host, v->size, dump->file);
+        if (dump->file) fwrite(host, sizeof *host, whole, dump->file);
         free(host);
     }
 }

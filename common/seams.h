@@ -4,7 +4,7 @@
  * Every function gets its scheme's own state as `self`.
  *
  *   parameters   who holds this unit's weights, who must hear about its gradients?       tiny-ddp, tiny-fsdp
- *   features     which slice of the hidden dimension is mine?                            tiny-megatron
+ *   features     which slice of the hidden dimension, which rows of the stream are mine?  tiny-megatron
  *   sequence     which keys and values must my queries see?                              tiny-cp
  *
  * The fourth seam, experts, comes with the mixture-of-experts layer that it belongs to (tiny-moe).
@@ -23,14 +23,33 @@ typedef struct {
     void (*after_backward)(void *self, int unit); /* the unit's gradients are complete on this rank */
 } ParameterSeam;
 
-/* Around the matrices that are split by column, then by row. Each function takes rows [rows, width] and returns where
- * its result lies, in a buffer of the scheme that is valid until the next call of the same function. */
+/* The matrices that are split over ranks: by column (each rank has some of the outputs), then by row (some of the inputs).
+ * Around them lies the residual stream, of which a rank may keep only its part of the rows, rows / parts of them. A
+ * `mine` is such a part, or all rows where parts is 1; a full one has them all.
+ *
+ * A scheme enters a split region and leaves it with its own communication; that it does the products in between itself, lets
+ * it overlap the two. Results that are returned lie in a buffer of the scheme, or in the scratch that was handed in, and
+ * are valid until the next call of the same function. */
 typedef struct {
     void *self;
-    const real *(*enter)(void *self, const real *mine, int rows, int width);    /* before the column split */
-    const real *(*leave)(void *self, const real *partial, int rows, int width); /* after the row split */
-    const real *(*enter_backward)(void *self, const real *dfull, int rows, int width);
-    const real *(*leave_backward)(void *self, const real *dmine, int rows, int width);
+    /* y[rows, out] = full x w^T, for x mine [rows / parts, in] */
+    void (*column_forward)(void *self, real *y, const real *x, const real *w, int rows, int in, int out);
+    /* dw adds dy^T full x; returns the gradient of my x, for dy [rows, out]. dx [rows, in]: scratch */
+    const real *(*column_backward)(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w,
+                                   int rows, int in, int out);
+    /* Returns my rows of the sum over ranks of x w^T, for x [rows, in]. y [rows, out]: scratch */
+    const real *(*row_forward)(void *self, real *y, const real *x, const real *w, int rows, int in, int out);
+    /* With dy mine [rows / parts, out]: dx[rows, in] = full dy w; dw adds full dy^T x */
+    void (*row_backward)(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows, int in,
+                         int out);
+    /* The split embedding: returns my rows of the sum over ranks of y [rows, width], which may be overwritten; and the full
+     * gradient of what is mine. */
+    const real *(*embedding_forward)(void *self, real *y, int rows, int width);
+    const real *(*embedding_backward)(void *self, const real *dy, int rows, int width);
+    /* As the cross_entropy of kernels.h, of logits that are split by column. */
+    void (*loss)(void *self, acc *loss, real *logits, const int *label, double scale, int rows);
+    /* whole[vocabulary] = one row of logits, of which this rank has `mine`; in the backend's memory */
+    void (*whole_logits)(void *self, real *whole, const real *mine);
 } FeatureSeam;
 
 /* Attention of this rank's rows over all keys of their sequences. Buffers as in kernels.h, qkv and dqkv fused. */

@@ -34,19 +34,19 @@ void trainer_check(Trainer *t, Shape shape)
     agree(config_finish(&t->config, shape.size[AXIS_FSDP] * shape.size[AXIS_DP], comm_local_rank()));
 }
 
-Expected trainer_expect(const Trainer *t, Shape shape)
+Expected trainer_expect(const Trainer *t, Shape shape, int stream_parts)
 {
     const Config *c = &t->config;
     int data_ranks = shape.size[AXIS_FSDP] * shape.size[AXIS_DP];
     size_t step_rows = (size_t)(c->batch * c->seq) / (size_t)data_ranks;
+    ModelConfig slice = model_config_slice(&c->architecture, shape.size[AXIS_TP]);
     Expected e = {0};
     e.memory[MEMORY_ACTIVATIONS] =
-        model_activation_bytes(&c->architecture, step_rows / (size_t)c->accumulate, c->recompute) +
+        model_activation_bytes(&slice, step_rows / (size_t)c->accumulate, c->recompute, (size_t)stream_parts) +
         6 * sizeof(int) * step_rows;
     e.memory[MEMORY_OPTIMIZER] = sizeof(StepScalars);
     if (c->kernels.workspace_bytes)
-        e.memory[MEMORY_BUFFERS] +=
-            c->kernels.workspace_bytes(&c->architecture, (int)(step_rows / (size_t)c->accumulate));
+        e.memory[MEMORY_BUFFERS] += c->kernels.workspace_bytes(&slice, (int)(step_rows / (size_t)c->accumulate));
     e.optimizer_bytes = config_optimizer(c).kind == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0;
     expect(&e, "data", COMM_ALL_REDUCE, 2 * (double)c->steps, 16 * (double)c->steps, data_ranks);
     return e;
@@ -100,7 +100,7 @@ static const char *check_cap(const Config *c, const Expected *expected)
                     total / gib);
 }
 
-void trainer_open(Trainer *t, Shape shape, Holding holding, const Expected *expected)
+void trainer_open(Trainer *t, Shape shape, Holding holding, int stream_parts, const Expected *expected)
 {
     Config *c = &t->config;
     agree(check_cap(c, expected));
@@ -116,10 +116,12 @@ void trainer_open(Trainer *t, Shape shape, Holding holding, const Expected *expe
     if (holding.cut != CUT_NOTHING) {
         holding.ranks = shape.size[AXIS_FSDP];
         holding.rank = t->mesh.coordinate[AXIS_FSDP];
-        holding.copy = t->mesh.coordinate[AXIS_DP] > 0;
     }
-    t->model =
-        model_create_part(&c->architecture, &c->kernels, t->batch.sequences * (int)c->seq, holding, c->recompute);
+    holding.tp = shape.size[AXIS_TP];
+    holding.tp_rank = t->mesh.coordinate[AXIS_TP];
+    holding.copy = t->mesh.coordinate[AXIS_DP] > 0;
+    ModelPart part = {.holding = holding, .recompute = c->recompute, .stream_parts = stream_parts};
+    t->model = model_create_part(&c->architecture, &c->kernels, t->batch.sequences * (int)c->seq, part);
     if (c->pretrained)
         agree(safetensors_load_weights(&t->model->params, &c->kernels, c->model));
     else

@@ -33,14 +33,14 @@ int trainer_ranks(const Trainer *trainer);
 /* [all ranks] Checks the flags against the mesh and fills in what follows from the preset. */
 void trainer_check(Trainer *trainer, Shape shape);
 
-/* What any trainer holds and sends, by formula: activations, rows, the kernels' workspace; two all-reduces of eight bytes a
+/* What any trainer holds and sends, by formula, with the stream's rows in so many parts: activations, rows, the kernels' workspace; two all-reduces of eight bytes a
  * step over the ranks that see different rows, one for the count of labels and one for the loss. The scheme adds the rest. */
-Expected trainer_expect(const Trainer *trainer, Shape shape);
+Expected trainer_expect(const Trainer *trainer, Shape shape, int stream_parts);
 
 /* [all ranks] Cuts the mesh, opens the data, creates what this rank holds of the model, with its first weights, and the
  * optimizer, and checks that the outputs can be written and that what is expected fits under --memory-cap. `holding` is cut
- * over the ranks along fsdp: fills in which part is this rank's. */
-void trainer_open(Trainer *trainer, Shape shape, Holding holding, const Expected *expected);
+ * over the ranks along fsdp, and layers along tp: fills in which part is this rank's. `stream_parts`: model.h. */
+void trainer_open(Trainer *trainer, Shape shape, Holding holding, int stream_parts, const Expected *expected);
 
 /* [all ranks] Call when the scheme is plugged in and nothing can be refused any more: opens the outputs, says what is
  * going to run, starts the twin and the clock. */

@@ -39,7 +39,8 @@ struct Verify {
     Kernels kernels;
     double bound_first;
     double twin_loss;   /* of this step, on all ranks */
-    acc *mine, *theirs; /* on the host: the tensor being compared, this rank's and the twin's */
+    acc *mine, *theirs; /* on the host: the tensor being compared, this rank's and the twin's whole one, ... */
+    acc *block;         /* ... and this rank's block of that */
     Finding loss, gradient, weight;
     Finding loss_drift, gradient_drift, weight_drift; /* not judged */
     char unequal[96];                                 /* a parameter whose replicas differ */
@@ -72,14 +73,17 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
     v->bound_first = BOUND_FIRST * fmax(1, sqrt(rows / ROWS_AT_BOUND));
     size_t largest = 0;
     for (int n = 0; n < model->params.views; n++)
+        if (params_whole_size(&model->params.view[n]) > largest) largest = params_whole_size(&model->params.view[n]);
+    for (int n = 0; n < model->params.views; n++) /* a padded block may be larger */
         if (model->params.view[n].size > largest) largest = model->params.view[n].size;
+    v->block = malloc(largest * sizeof *v->block);
     v->mine = malloc(largest * sizeof *v->mine);
     v->theirs = malloc(largest * sizeof *v->theirs);
-    if (!v->mine || !v->theirs) fatal("out of memory for --verify");
+    if (!v->mine || !v->theirs || !v->block) fatal("out of memory for --verify");
     if (have_twin()) {
         memory_charge_twin(1);
         v->whole = batch_create(batch->data, batch->order, batch->accumulate, NULL, &model->kernels);
-        v->twin = model_create(&model->config, &model->kernels, v->whole.sequences * v->whole.order.seq);
+        v->twin = model_create(&model->whole, &model->kernels, v->whole.sequences * v->whole.order.seq);
         v->optimizer = optimizer_create(optimizer, &v->twin->params, &model->kernels);
         memory_charge_twin(0);
     }
@@ -125,11 +129,11 @@ static void note(Finding *f, double error, double bound, const char *what, long 
 }
 
 /* The largest entry of all the twin's tensors. */
-static double largest_entry(Verify *v, const Params *params, const acc *theirs)
+static double largest_entry(Verify *v, const acc *theirs)
 {
     double largest = 0;
-    for (int n = 0; n < params->views && theirs; n++) {
-        const View *view = &params->view[n];
+    for (int n = 0; theirs && n < v->twin->params.views; n++) {
+        const View *view = &v->twin->params.view[n];
         v->kernels.download(v->theirs, theirs + view->offset, view->size * sizeof *v->theirs);
         for (size_t i = 0; i < view->size; i++) largest = fmax(largest, fabs((double)v->theirs[i]));
     }
@@ -143,21 +147,22 @@ static void compare_all(Verify *v, const Params *params, bool grads, const acc *
                         long step)
 {
     Group *control = comm_control();
-    double largest_of_all = largest_entry(v, params, theirs);
+    double largest_of_all = largest_entry(v, theirs);
     for (int n = 0; n < params->views; n++) {
         const View *view = &params->view[n];
-        size_t bytes = view->size * sizeof(acc);
-        if (theirs) v->kernels.download(v->theirs, theirs + view->offset, bytes);
-        comm_broadcast(control, v->theirs, view->size, COMM_ACC, 0);
+        size_t whole = params_whole_size(view);
+        if (theirs) v->kernels.download(v->theirs, theirs + v->twin->params.view[n].offset, whole * sizeof(acc));
+        comm_broadcast(control, v->theirs, whole, COMM_ACC, 0);
+        params_take_block(view, v->theirs, v->block);
         double worst = 0, difference, largest;
-        verify_compare(v->theirs, v->theirs, view->size, &difference, &largest);
+        verify_compare(v->theirs, v->theirs, whole, &difference, &largest);
         for (int i = 0; i < params->pieces; i++) {
             const Piece *piece = &params->piece[i];
             Overlap o = params_overlap(view, piece);
             const acc *ours = (grads ? piece->grads : piece->master) + o.in_piece;
             double unused;
             v->kernels.download(v->mine, ours, o.count * sizeof *v->mine);
-            verify_compare(v->mine, v->theirs + o.in_view, o.count, &difference, &unused);
+            verify_compare(v->mine, v->block + o.in_view, o.count, &difference, &unused);
             worst = fmax(worst, difference);
         }
         double error = verify_error(worst, largest, largest_of_all);
@@ -252,6 +257,7 @@ int verify_report(Verify *v)
     end_twin(v);
     free(v->mine);
     free(v->theirs);
+    free(v->block);
     free(v);
     return failed;
 }

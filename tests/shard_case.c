@@ -274,7 +274,8 @@ static ShardOutcome train(const ShardCase *c, const Mesh *mesh, ShardGroups grou
 
     size_t held[MEMORY_CATEGORIES];
     for (int m = 0; m < MEMORY_CATEGORIES; m++) held[m] = memory_held((MemoryCategory)m);
-    Model *model = model_create_part(&c->model, &kernels, mine.sequences * c->seq, holding, c->recompute);
+    Model *model = model_create_part(&c->model, &kernels, mine.sequences * c->seq,
+                                     (ModelPart){.holding = holding, .recompute = c->recompute});
     params_init(&model->params, &kernels, (uint64_t)c->seed);
     Sharding sharding = sharding_create(&model->params, &kernels, groups, c->options, c->accumulate);
     Watch watch = {.inner = sharding_seam(&sharding), .params = &model->params};

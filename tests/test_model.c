@@ -140,7 +140,8 @@ static void no_counted_label(void **state)
 typedef struct {
     char calls[512];
     real *buffer[4];
-    int widths_seen, entered, left;
+    int entered, left, vocab;
+    Kernels kernels;
 } Recorder;
 
 static void note(Recorder *rec, char hook, int unit)
@@ -175,28 +176,54 @@ static const real *copy(real *to, const real *from, int rows, int width)
     return to;
 }
 
-static const real *copy_enter(void *self, const real *mine, int rows, int width)
+static void plain_column(void *self, real *y, const real *x, const real *w, int rows, int in, int out)
 {
-    ((Recorder *)self)->entered++;
-    return copy(((Recorder *)self)->buffer[0], mine, rows, width);
+    Recorder *rec = self;
+    rec->entered++;
+    rec->kernels.linear_forward(y, x, w, rows, in, out);
 }
 
-static const real *copy_leave(void *self, const real *partial, int rows, int width)
+static const real *plain_column_backward(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w,
+                                         int rows, int in, int out)
 {
-    ((Recorder *)self)->left++;
-    return copy(((Recorder *)self)->buffer[1], partial, rows, width);
+    Recorder *rec = self;
+    rec->entered++;
+    rec->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
+    rec->kernels.linear_backward_input(dx, dy, w, rows, in, out);
+    return copy(rec->buffer[0], dx, rows, in);
 }
 
-static const real *copy_enter_backward(void *self, const real *dfull, int rows, int width)
+static const real *plain_row(void *self, real *y, const real *x, const real *w, int rows, int in, int out)
 {
-    ((Recorder *)self)->entered++;
-    return copy(((Recorder *)self)->buffer[2], dfull, rows, width);
+    Recorder *rec = self;
+    rec->left++;
+    rec->kernels.linear_forward(y, x, w, rows, in, out);
+    return copy(rec->buffer[1], y, rows, out);
 }
 
-static const real *copy_leave_backward(void *self, const real *dmine, int rows, int width)
+static void plain_row_backward(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows,
+                               int in, int out)
 {
-    ((Recorder *)self)->left++;
-    return copy(((Recorder *)self)->buffer[3], dmine, rows, width);
+    Recorder *rec = self;
+    rec->left++;
+    rec->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
+    rec->kernels.linear_backward_input(dx, dy, w, rows, in, out);
+}
+
+static const real *copy_embedding(void *self, real *y, int rows, int width)
+{
+    return copy(((Recorder *)self)->buffer[2], y, rows, width);
+}
+
+static const real *copy_embedding_backward(void *self, const real *dy, int rows, int width)
+{
+    return copy(((Recorder *)self)->buffer[3], dy, rows, width);
+}
+
+static void plain_loss(void *self, acc *loss, real *logits, const int *label, double scale, int rows)
+{
+    Recorder *rec = self;
+    rec->kernels.cross_entropy(loss, logits, label, scale, rows, rec->vocab);
 }
 
 /* Attention in two folds, early keys and late keys, as a ring of two ranks would call it. */
@@ -277,7 +304,7 @@ static void full_seams_change_nothing(void **state)
     acc *want = malloc(m->params.count * sizeof *want);
     memcpy(want, m->params.grads, m->params.count * sizeof *want);
 
-    Recorder recorder = {0};
+    Recorder recorder = {.kernels = kernels, .vocab = c.vocab};
     size_t wide = (size_t)rows.count * 64;
     for (int b = 0; b < 4; b++) recorder.buffer[b] = malloc(wide * sizeof(real));
     TwoFolds folds = {m, malloc(wide * sizeof(acc)), malloc(wide * sizeof(acc)), malloc(wide * sizeof(acc))};
@@ -285,7 +312,8 @@ static void full_seams_change_nothing(void **state)
     folds.fold = realloc(folds.fold, 2 * wide * sizeof(acc));
     m->seams = (Seams){
         .parameters = {&recorder, note_before_forward, note_after_forward, note_before_backward, note_after_backward},
-        .features = {&recorder, copy_enter, copy_leave, copy_enter_backward, copy_leave_backward},
+        .features = {&recorder, plain_column, plain_column_backward, plain_row, plain_row_backward, copy_embedding,
+                     copy_embedding_backward, plain_loss, NULL},
         .sequence = {&folds, folds_forward, folds_backward},
     };
     model_zero_grads(m);
@@ -294,8 +322,8 @@ static void full_seams_change_nothing(void **state)
     recorder.calls[0] = '\0';
     model_backward(m, &rows);
     assert_string_equal(recorder.calls, "b0 b2 B2 b1 B1 B0 ");
-    assert_int_equal(recorder.entered, 2 * (2 + 4)); /* per layer: twice forward; backward twice each for x and dx */
-    assert_int_equal(recorder.left, 2 * (2 + 2));
+    assert_int_equal(recorder.entered, 2 * (2 * 2 + 1)); /* forward and backward, two in each layer, and the head */
+    assert_int_equal(recorder.left, 2 * 2 * 2);
     assert_true(fabs(loss - want_loss) <= ROUNDING * want_loss);
     assert_true(error_of(m->params.grads, want, m->params.count) <= ROUNDING);
 
@@ -316,7 +344,7 @@ static void memory_is_the_formula(void **state)
         ModelConfig c = random_config(&r, random_int(&r, 1, 40));
         int n = random_int(&r, 1, 60);
         Model *m = model_create(&c, &kernels, n);
-        assert_int_equal(memory_held(MEMORY_ACTIVATIONS), model_activation_bytes(&c, (size_t)n, false));
+        assert_int_equal(memory_held(MEMORY_ACTIVATIONS), model_activation_bytes(&c, (size_t)n, false, 1));
         assert_int_equal(memory_held(MEMORY_PARAMETERS), m->params.count * sizeof(real));
         assert_int_equal(memory_held(MEMORY_GRADIENTS), m->params.count * sizeof(acc));
         model_free(m);

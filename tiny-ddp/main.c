@@ -21,7 +21,7 @@ int main(int argc, char **argv)
     Holding holding = {.cut = CUT_NOTHING}; /* every rank holds everything */
 
     /* What this run will send and hold, by formula: for --show and --ledger. */
-    Expected expected = trainer_expect(&t, shape);
+    Expected expected = trainer_expect(&t, shape, 1);
     ddp_expect(&expected, &config->architecture, options, ranks, config->steps);
     if (*config->show) {
         if (comm_world_rank() == 0 && !show(config, shape, holding, &expected))
@@ -29,7 +29,7 @@ int main(int argc, char **argv)
         return run_finish(0);
     }
 
-    trainer_open(&t, shape, holding, &expected); /* data, model, optimizer: as on a single device */
+    trainer_open(&t, shape, holding, 1, &expected); /* data, model, optimizer: as on a single device */
     Model *model = t.model;
     Params *params = &model->params;
 

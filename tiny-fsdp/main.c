@@ -22,7 +22,7 @@ int main(int argc, char **argv)
     Holding holding = strategy_find(options.strategy)->holding; /* what a rank holds of the model */
 
     /* What this run will send and hold, by formula: for --show and --ledger. */
-    Expected expected = trainer_expect(&t, shape);
+    Expected expected = trainer_expect(&t, shape, 1);
     sharding_expect(&expected, &config->architecture, &options, shape, (int)config->accumulate, config->steps);
     if (*config->show) {
         if (comm_world_rank() == 0 && !show(config, shape, holding, &expected))
@@ -30,7 +30,7 @@ int main(int argc, char **argv)
         return run_finish(0);
     }
 
-    trainer_open(&t, shape, holding, &expected); /* data, this rank's part of the model, optimizer */
+    trainer_open(&t, shape, holding, 1, &expected); /* data, this rank's part of the model, optimizer */
     Model *model = t.model;
     Params *params = &model->params;
 
