@@ -28,7 +28,7 @@ KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native -fno-math-errno
 
 # ------------------------------------------------------------------------------------------------------------------
 
-TRAINERS := tiny-ddp tiny-fsdp
+TRAINERS := tiny-ddp tiny-fsdp tiny-megatron
 WIDE_VECTORS := $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)# no effect without AVX-512
 
 export OMPI_MCA_rmaps_base_oversubscribe := 1# more ranks than cores is normal here
@@ -89,13 +89,14 @@ CUDA_KERNELS := $(if $(HAVE_CUDA),$(filter-out $(if $(HAVE_FLASH),,common/cuda/a
 mine = $(if $(SRC),$(patsubst $(or $(REPLACES),tiny-ddp/ddp.c),$(SRC),$(1)),$(1))
 SOURCES_tiny-ddp := $(call mine,tiny-ddp/ddp.c tiny-ddp/ddp_plan.c)
 SOURCES_tiny-fsdp := $(call mine,$(patsubst %,tiny-fsdp/%.c,sharding sharding_plan zero1 zero2 zero3 fsdp)) $(SOURCES_tiny-ddp)
+SOURCES_tiny-megatron := $(call mine,$(patsubst %,tiny-megatron/%.c,tensor_parallel tensor_plan)) $(SOURCES_tiny-ddp)
 SCHEMES := $(sort $(foreach t,$(TRAINERS),$(SOURCES_$t)))
 # The tests whose first line names this build.
 TESTS := $(basename $(notdir $(shell grep -lE '^/\* ranks: .* builds:.* $(VARIANT)( |$$)' tests/test_*.c))) $(if $(filter bf16,$(VARIANT)),,hang read_json)
 objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 
 .SECONDARY:
-.PHONY: all programs demo test test-ddp test-fsdp compare grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
+.PHONY: all programs demo test test-ddp test-fsdp test-megatron compare grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
 all: $(TRAINERS)
 
 # --- compiling: every object depends on the flags it was made with, so builds never mix ---
@@ -190,7 +191,8 @@ grid:
 # A student's file in place of tiny-ddp/ddp.c or tiny-fsdp/fsdp.c.
 test-ddp: REPLACED := tiny-ddp/ddp.c
 test-fsdp: REPLACED := tiny-fsdp/fsdp.c
-test-ddp test-fsdp: test-%:
+test-megatron: REPLACED := tiny-megatron/tensor_parallel.c
+test-ddp test-fsdp test-megatron: test-%:
 	@test -z "$(SRC)" || test -f "$(SRC)" || { echo "SRC=$(SRC): no such file"; exit 2; }
 	@$(MAKE) --no-print-directory PRECISION=fp64 CUDA=0 SRC=$(SRC) REPLACES=$(REPLACED) build/fp64$(if $(SRC),-mine)/test_$*
 	@MPIRUN="$(MPIRUN)" bash tests/run.sh fp64$(if $(SRC),-mine) test_$*
@@ -210,7 +212,7 @@ $(OUT)/gemm_rate $(OUT)/device_rate: $(OUT)/%: $(OBJ)/tests/bench/%.o $(OUT)/lib
 	$(call link)
 
 # Goals that run a make of their own come after all others that are asked for, lest both write the same objects.
-OWN := test grid bench test-ddp test-fsdp gdb
+OWN := test grid bench test-ddp test-fsdp test-megatron gdb
 $(filter $(OWN),$(MAKECMDGOALS)): | $(filter-out $(OWN) clean,$(MAKECMDGOALS))
 
 # --- looking ---

@@ -11,7 +11,7 @@
 
 /* --- the seam around the split matrices; an empty one is a plain product --- */
 
-void column_forward(Model *m, real *y, const real *x, const real *w, int rows, int in, int out)
+void model_column_forward(Model *m, real *y, const real *x, const real *w, int rows, int in, int out)
 {
     FeatureSeam *s = &m->seams.features;
     if (s->column_forward)
@@ -20,8 +20,8 @@ void column_forward(Model *m, real *y, const real *x, const real *w, int rows, i
         m->kernels.linear_forward(y, x, w, rows, in, out);
 }
 
-const real *column_backward(Model *m, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows, int in,
-                            int out)
+const real *model_column_backward(Model *m, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows,
+                                  int in, int out)
 {
     FeatureSeam *s = &m->seams.features;
     if (s->column_backward) return s->column_backward(s->self, dx, dw, dy, x, w, rows, in, out);
@@ -111,13 +111,13 @@ const real *layer_forward(Model *m, int l, const real *x, const real *delta, con
     const real *q_norm = c->qk_norm ? w + at->q_norm : NULL, *k_norm = c->qk_norm ? w + at->k_norm : NULL;
 
     k->residual_norm_forward(a->x1, a->n1, a->rstd1, x, delta, w + at->norm1, c->eps, S, C);
-    column_forward(m, a->qkv, a->n1, w + at->qkv, N, C, (H + 2 * K) * D);
+    model_column_forward(m, a->qkv, a->n1, w + at->qkv, N, C, (H + 2 * K) * D);
     k->qk_rope_forward(a->qkv, a->raw, a->raw_rstd, q_norm, k_norm, m->rope, rows->position, c->eps, N, H, K, D);
     attention(m, a, rows);
     const real *attention_adds = row_forward(m, m->delta, a->attended, w + at->o, N, H * D, C);
 
     k->residual_norm_forward(a->x2, a->n2, a->rstd2, a->x1, attention_adds, w + at->norm2, c->eps, S, C);
-    column_forward(m, a->gate_up, a->n2, w + at->gate_up, N, C, 2 * F);
+    model_column_forward(m, a->gate_up, a->n2, w + at->gate_up, N, C, 2 * F);
     k->swiglu_forward(a->hidden, a->gate_up, N, F);
     return row_forward(m, m->delta, a->hidden, w + at->down, N, F, C);
 }
@@ -138,7 +138,8 @@ void layer_backward(Model *m, int l, const Rows *rows)
     /* the feed-forward: t->dx is the gradient of what it added, too */
     row_backward(m, t->dhidden, dw + at->down, t->dx, a->hidden, w + at->down, N, F, C);
     k->swiglu_backward(t->dgate_up, t->dhidden, a->gate_up, N, F);
-    const real *dn2 = column_backward(m, t->dn, dw + at->gate_up, t->dgate_up, a->n2, w + at->gate_up, N, C, 2 * F);
+    const real *dn2 =
+        model_column_backward(m, t->dn, dw + at->gate_up, t->dgate_up, a->n2, w + at->gate_up, N, C, 2 * F);
     k->residual_norm_backward(t->dx, dw + at->norm2, dn2, a->x2, a->rstd2, w + at->norm2, S, C);
 
     /* attention */
@@ -147,6 +148,6 @@ void layer_backward(Model *m, int l, const Rows *rows)
     comm_progress();
     k->qk_rope_backward(t->dqkv, dw + at->q_norm, dw + at->k_norm, a->raw, a->raw_rstd, q_norm, k_norm, m->rope,
                         rows->position, N, H, K, D);
-    const real *dn1 = column_backward(m, t->dn, dw + at->qkv, t->dqkv, a->n1, w + at->qkv, N, C, (H + 2 * K) * D);
+    const real *dn1 = model_column_backward(m, t->dn, dw + at->qkv, t->dqkv, a->n1, w + at->qkv, N, C, (H + 2 * K) * D);
     k->residual_norm_backward(t->dx, dw + at->norm1, dn1, a->x1, a->rstd1, w + at->norm1, S, C);
 }

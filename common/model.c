@@ -209,7 +209,7 @@ void model_forward(Model *m, const Rows *rows)
     }
     trace_begin("head forward");
     k->residual_norm_forward(m->x_final, m->n_final, m->rstd_final, x, delta, root + m->final_norm, c->eps, S, C);
-    column_forward(m, m->logits, m->n_final, root + m->head, N, C, c->vocab);
+    model_column_forward(m, m->logits, m->n_final, root + m->head, N, C, c->vocab);
     trace_end();
     call(s->after_forward, s->self, 0);
 }
@@ -245,7 +245,7 @@ void model_backward(Model *m, const Rows *rows)
     acc *droot = m->params.unit[0].grads;
     trace_begin("head backward");
     const real *dn =
-        column_backward(m, m->scratch.dn, droot + m->head, m->logits, m->n_final, root + m->head, N, C, c->vocab);
+        model_column_backward(m, m->scratch.dn, droot + m->head, m->logits, m->n_final, root + m->head, N, C, c->vocab);
     k->fill(dx, 0, (size_t)S * (size_t)C * sizeof *dx);
     k->residual_norm_backward(dx, droot + m->final_norm, dn, m->x_final, m->rstd_final, root + m->final_norm, S, C);
     trace_end();

@@ -108,9 +108,9 @@ double model_read_loss(Model *model);
 const real *layer_forward(Model *model, int l, const real *x, const real *delta, const Rows *rows);
 
 /* y = x w^T and its gradients, of a matrix that is split by column (seams.h). */
-void column_forward(Model *model, real *y, const real *x, const real *w, int rows, int in, int out);
-const real *column_backward(Model *model, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows,
-                            int in, int out);
+void model_column_forward(Model *model, real *y, const real *x, const real *w, int rows, int in, int out);
+const real *model_column_backward(Model *model, real *dx, acc *dw, const real *dy, const real *x, const real *w,
+                                  int rows, int in, int out);
 
 /* scratch.dx enters as the gradient of x2 + delta and leaves as the gradient of the layer's x + delta. */
 void layer_backward(Model *model, int l, const Rows *rows);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "error.h"
+#include "memory.h"
 #include "rng.h"
 
 /* Draws from softmax(logits / temperature), with u uniform in [0, 1). */
@@ -35,7 +36,7 @@ static void print_token(int token, int vocab)
 
 void sample_print(Model *model, const char *prompt, long count, int seq, uint64_t seed, int prints)
 {
-    const int V = model->config.vocab;
+    const int V = model->whole.vocab;
     size_t length = strlen(prompt);
     int *text = malloc((length + (size_t)count + 1) * sizeof *text), n = 0;
     if (!text) fatal("out of memory for --sample %ld", count);
@@ -46,20 +47,27 @@ void sample_print(Model *model, const char *prompt, long count, int seq, uint64_
     Rows host = rows_create_host(seq), rows = rows_create(seq);
     float *logits = malloc((size_t)V * sizeof *logits);
     real *row = malloc((size_t)V * sizeof *row);
+    int parts = (V + model->config.vocab - 1) / model->config.vocab; /* of a split vocabulary, the last padded */
+    real *whole = memory_alloc((size_t)parts * (size_t)model->config.vocab * sizeof *whole, MEMORY_ACTIVATIONS);
     if (!logits || !row) fatal("out of memory for --sample %ld", count);
     for (long s = 0; s < count; s++) {
         int window = n < seq ? n : seq;
-        for (int t = 0; t < window; t++) {
-            host.token[t] = text[n - window + t];
+        for (int t = 0; t < seq; t++) { /* rows after the text see nothing, and nothing sees them */
+            host.token[t] = t < window ? text[n - window + t] : 0;
             host.label[t] = -1;
             host.position[t] = host.id[t] = t;
             host.lo[t] = 0;
-            host.hi[t] = t + 1;
+            host.hi[t] = t < window ? t + 1 : 0;
         }
         rows_upload(&model->kernels, &rows, &host);
-        Rows last = rows_slice(&rows, 0, window);
-        model_forward(model, &last);
-        model->kernels.download(row, model->logits + (size_t)(window - 1) * (size_t)V, (size_t)V * sizeof *row);
+        model_forward(model, &rows);
+        const real *mine = model->logits + (size_t)(window - 1) * (size_t)model->config.vocab;
+        FeatureSeam *f = &model->seams.features;
+        if (f->whole_logits) {
+            f->whole_logits(f->self, whole, mine);
+            mine = whole;
+        }
+        model->kernels.download(row, mine, (size_t)V * sizeof *row);
         for (int i = 0; i < V; i++) logits[i] = (float)real_double(row[i]);
         double u = rng_uniform(seed, rng_stream("sample"), (uint64_t)s);
         text[n] = draw(logits, V, u);
@@ -67,6 +75,7 @@ void sample_print(Model *model, const char *prompt, long count, int seq, uint64_
         n++;
     }
     if (prints) printf("\n");
+    memory_free(whole);
     rows_free(&rows);
     rows_free_host(&host);
     free(text);

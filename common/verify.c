@@ -56,7 +56,7 @@ static void copy_weights(Verify *v, const Params *from)
 {
     for (int n = 0; n < from->views; n++) {
         params_collect(from, &v->kernels, &from->view[n], false, v->mine);
-        if (have_twin()) params_upload(&v->twin->params, &v->kernels, &from->view[n], v->mine);
+        if (have_twin()) params_upload(&v->twin->params, &v->kernels, &v->twin->params.view[n], v->mine);
     }
 }
 

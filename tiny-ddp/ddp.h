@@ -68,5 +68,8 @@ OptionTable ddp_options(DdpOptions *options);
 /* What --ledger expects of `steps` steps over `ranks` ranks, beside what every trainer has. */
 void ddp_expect(Expected *expected, const ModelConfig *model, DdpOptions options, int ranks, long steps);
 
+/* Of that the collectives alone, for gradients cut by the table `params` (which other trainers slice). */
+void ddp_expect_buckets(Expected *expected, const Params *params, DdpOptions options, int ranks, long steps);
+
 /* Draws one step's compute and collectives (--show plan). */
 void ddp_show_plan(const ModelConfig *model, DdpOptions options, long accumulate);

@@ -1,0 +1,278 @@
+#include "tensor_parallel.h"
+
+#include "bug.h"
+#include "memory.h"
+
+/* --- rows in chunks ---
+ *
+ * Chunk c of the rows [N, width] is rows [c N/k, (c+1) N/k); each rank has a tp-th of every chunk, in the order of ranks. So a
+ * chunk is gathered, and reduce-scattered, by one call on one run of memory, and rows keep their order:
+ *
+ *   k = 2, tp = 2:   rows   0 1 | 2 3 | 4 5 | 6 7          rank 0 has rows 0 1 4 5, rank 1 has 2 3 6 7
+ *                           chunk 0     chunk 1
+ */
+
+typedef struct {
+    int rows;     /* of a chunk, all ranks' */
+    size_t count; /* elements of a chunk that are mine */
+} Chunk;
+
+static Chunk chunk_of(const TensorParallel *t, int rows, int width)
+{
+    int n = rows / t->chunks;
+    return (Chunk){.rows = n, .count = (size_t)(n / group_size(t->tp)) * (size_t)width};
+}
+
+static real *chunk_at(real *x, int c, Chunk chunk, int width)
+{
+    return x + (size_t)c * (size_t)chunk.rows * (size_t)width;
+}
+
+static const real *const_chunk_at(const real *x, int c, Chunk chunk, int width)
+{
+    return x + (size_t)c * (size_t)chunk.rows * (size_t)width;
+}
+
+/* Starts gathering my rows `mine` into t->full, chunk by chunk. */
+static void start_gathers(TensorParallel *t, Work *work[CHUNKS_MAX], const real *mine, int rows, int width)
+{
+    Chunk k = chunk_of(t, rows, width);
+    for (int c = 0; c < t->chunks; c++)
+        work[c] = comm_start_all_gather(t->tp, chunk_at(t->full, c, k, width), mine + (size_t)c * k.count, k.count,
+                                        COMM_REAL);
+}
+
+/* Starts summing chunk c of `partial`; my rows of the sum come to `mine`. */
+static Work *start_reduce(TensorParallel *t, real *mine, const real *partial, int c, int rows, int width)
+{
+    Chunk k = chunk_of(t, rows, width);
+    return comm_start_reduce_scatter(t->tp, mine + (size_t)c * k.count, const_chunk_at(partial, c, k, width), k.count,
+                                     COMM_REAL, COMM_SUM);
+}
+
+static void wait_all(const TensorParallel *t, Work *work[CHUNKS_MAX])
+{
+    for (int c = 0; c < t->chunks; c++) comm_wait(work[c]);
+}
+
+/* --- split by column: every rank needs all rows, whole --- */
+
+static void column_forward(void *self, real *y, const real *x, const real *w, int rows, int in, int out)
+{
+    TensorParallel *t = self;
+    if (!t->sp) { /* they are here */
+        t->kernels.linear_forward(y, x, w, rows, in, out);
+        return;
+    }
+    Work *work[CHUNKS_MAX];
+    Chunk k = chunk_of(t, rows, in);
+    start_gathers(t, work, x, rows, in);
+    for (int c = 0; c < t->chunks; c++) { /* one chunk is multiplied while the next is gathered */
+        comm_wait(work[c]);
+        t->kernels.linear_forward(chunk_at(y, c, k, out), chunk_at(t->full, c, k, in), w, k.rows, in, out);
+    }
+}
+
+/* Each rank's dx is the part that comes through its own outputs: their sum is the gradient. It travels while the gradient
+ * of the weights is computed. */
+static const real *column_backward(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w,
+                                   int rows, int in, int out)
+{
+    TensorParallel *t = self;
+    if (!t->sp) {
+        t->kernels.linear_backward_input(dx, dy, w, rows, in, out);
+        Work *sum = comm_start_all_reduce(t->tp, dx, (size_t)rows * (size_t)in, COMM_REAL, COMM_SUM);
+        t->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
+        comm_wait(sum);
+        return dx;
+    }
+    Work *gather[CHUNKS_MAX], *reduce[CHUNKS_MAX];
+    Chunk k = chunk_of(t, rows, in);
+    start_gathers(t, gather, x, rows, in);
+    for (int c = 0; c < t->chunks; c++) {
+        t->kernels.linear_backward_input(chunk_at(dx, c, k, in), const_chunk_at(dy, c, k, out), w, k.rows, in, out);
+        reduce[c] = start_reduce(t, t->dsummed, dx, c, rows, in);
+    }
+    wait_all(t, gather);
+    t->kernels.linear_backward_weight(dw, dy, t->full, rows, in, out);
+    wait_all(t, reduce);
+    return t->dsummed;
+}
+
+/* --- split by row: every rank has a partial sum of all rows --- */
+
+static const real *row_forward(void *self, real *y, const real *x, const real *w, int rows, int in, int out)
+{
+    TensorParallel *t = self;
+    if (!t->sp) {
+        t->kernels.linear_forward(y, x, w, rows, in, out);
+        comm_all_reduce(t->tp, y, (size_t)rows * (size_t)out, COMM_REAL, COMM_SUM);
+        return y;
+    }
+    Work *work[CHUNKS_MAX];
+    Chunk k = chunk_of(t, rows, out);
+    for (int c = 0; c < t->chunks; c++) { /* one chunk is summed while the next is multiplied */
+        t->kernels.linear_forward(chunk_at(y, c, k, out), const_chunk_at(x, c, k, in), w, k.rows, in, out);
+        work[c] = start_reduce(t, t->summed, y, c, rows, out);
+    }
+    wait_all(t, work);
+    return t->summed;
+}
+
+static void row_backward(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows, int in,
+                         int out)
+{
+    TensorParallel *t = self;
+    if (!t->sp) {
+        t->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
+        t->kernels.linear_backward_input(dx, dy, w, rows, in, out);
+        return;
+    }
+    Work *work[CHUNKS_MAX];
+    Chunk k = chunk_of(t, rows, out);
+    start_gathers(t, work, dy, rows, out);
+    for (int c = 0; c < t->chunks; c++) {
+        comm_wait(work[c]);
+        t->kernels.linear_backward_input(chunk_at(dx, c, k, in), chunk_at(t->full, c, k, out), w, k.rows, in, out);
+    }
+    t->kernels.linear_backward_weight(dw, t->full, x, rows, in, out);
+}
+
+/* --- the split vocabulary --- */
+
+/* A word is a row of the table on one rank, and zero on the others: a partial sum, too. */
+static const real *embedding_forward(void *self, real *y, int rows, int width)
+{
+    TensorParallel *t = self;
+    if (!t->sp) {
+        comm_all_reduce(t->tp, y, (size_t)rows * (size_t)width, COMM_REAL, COMM_SUM);
+        return y;
+    }
+    Work *work[CHUNKS_MAX];
+    for (int c = 0; c < t->chunks; c++) work[c] = start_reduce(t, t->summed, y, c, rows, width);
+    wait_all(t, work);
+    return t->summed;
+}
+
+static const real *embedding_backward(void *self, const real *dy, int rows, int width)
+{
+    TensorParallel *t = self;
+    if (!t->sp) return dy;
+    Work *work[CHUNKS_MAX];
+    start_gathers(t, work, dy, rows, width);
+    wait_all(t, work);
+    return t->full;
+}
+
+/* Each rank has the logits of its own words. What the others must know of them is three numbers a row. */
+static void loss(void *self, acc *losses, real *logits, const int *label, double scale, int rows)
+{
+    TensorParallel *t = self;
+    const View *words = &t->params->view[0];
+    int first = words->row0, vocab = words->valid_rows, stride = words->rows;
+    acc *total = t->sums, *target = t->sums + rows;
+    t->kernels.logits_top(t->top, logits, rows, vocab, stride);
+    comm_all_reduce(t->tp, t->top, (size_t)rows, COMM_ACC, COMM_MAX);
+    t->kernels.logits_sum(total, target, logits, t->top, label, first, rows, vocab, stride);
+    if (!BUG(local_softmax)) comm_all_reduce(t->tp, t->sums, 2 * (size_t)rows, COMM_ACC, COMM_SUM);
+    t->kernels.logits_gradient(losses, logits, t->top, total, target, label, first, scale, rows, vocab, stride);
+}
+
+static void whole_logits(void *self, real *whole, const real *mine)
+{
+    TensorParallel *t = self;
+    comm_all_gather(t->tp, whole, mine, (size_t)t->params->view[0].rows, COMM_REAL);
+}
+
+FeatureSeam tensor_seam(TensorParallel *t)
+{
+    return (FeatureSeam){.self = t,
+                         .column_forward = column_forward,
+                         .column_backward = column_backward,
+                         .row_forward = row_forward,
+                         .row_backward = row_backward,
+                         .embedding_forward = embedding_forward,
+                         .embedding_backward = embedding_backward,
+                         .loss = loss,
+                         .whole_logits = whole_logits};
+}
+
+/* --- gradients that are partial although the weights are the same --- */
+
+static Group *partial_over(const TensorParallel *t, const View *view)
+{
+    switch (view->partial) {
+    case PARTIAL_BY_ROWS: return t->sp && !BUG(skip_norm_sum) ? t->tp : NULL;
+    case PARTIAL_BY_HEADS: return t->tp;
+    case PARTIAL_BY_KV_HEADS: return t->kv;
+    default: return NULL;
+    }
+}
+
+/* Neighbours that are partial over the same ranks are one run, and one call. */
+static void sum_partial(TensorParallel *t, int unit)
+{
+    const Params *p = t->params;
+    for (int n = 0; n < p->views;) {
+        const View *first = &p->view[n];
+        Group *group = first->unit == unit ? partial_over(t, first) : NULL;
+        size_t count = 0;
+        int end = n;
+        while (end < p->views && p->view[end].unit == unit && partial_over(t, &p->view[end]) == group)
+            count += p->view[end++].size;
+        if (group)
+            comm_all_reduce(group, p->unit[unit].grads + (first->offset - p->unit[unit].offset), count, COMM_ACC,
+                            COMM_SUM);
+        n = end > n ? end : n + 1;
+    }
+}
+
+static void after_backward(void *self, int unit)
+{
+    TensorParallel *t = self;
+    if (t->last_micro_step) sum_partial(t, unit);
+    if (t->inner.after_backward) t->inner.after_backward(t->inner.self, unit);
+}
+
+ParameterSeam tensor_parameter_seam(TensorParallel *t, ParameterSeam inner)
+{
+    t->inner = inner;
+    return (ParameterSeam){.self = t, .after_backward = after_backward};
+}
+
+void tensor_begin(TensorParallel *t, bool last_micro_step)
+{
+    t->last_micro_step = last_micro_step;
+}
+
+/* --- */
+
+TensorParallel tensor_create(Model *model, Group *tp, TensorOptions options, int rows)
+{
+    int n = group_size(tp), kv_heads = model->whole.kv_heads, sharers = kv_heads < n ? n / kv_heads : 1;
+    size_t full = (size_t)rows * (size_t)model->config.width;
+    TensorParallel t = {.kernels = model->kernels,
+                        .params = &model->params,
+                        .tp = tp,
+                        .kv = group_split(tp, group_rank(tp) / sharers, "kv"),
+                        .sp = options.sp,
+                        .chunks = options.sp ? (int)options.overlap_chunks : 1};
+    if (t.sp) {
+        t.full = memory_alloc(full * sizeof *t.full, MEMORY_BUFFERS);
+        t.summed = memory_alloc(full / (size_t)n * sizeof *t.summed, MEMORY_BUFFERS);
+        t.dsummed = memory_alloc(full / (size_t)n * sizeof *t.dsummed, MEMORY_BUFFERS);
+    }
+    if (n == 1) return t;
+    t.top = memory_alloc((size_t)rows * sizeof *t.top, MEMORY_BUFFERS);
+    t.sums = memory_alloc(2 * (size_t)rows * sizeof *t.sums, MEMORY_BUFFERS);
+    group_open_device(tp, t.top);
+    if (sharers > 1) group_open_device(t.kv, t.top);
+    return t;
+}
+
+void tensor_free(TensorParallel *t)
+{
+    void *all[] = {t->full, t->summed, t->dsummed, t->top, t->sums};
+    for (int i = 0; i < 5; i++) memory_free(all[i]);
+    *t = (TensorParallel){0};
+}

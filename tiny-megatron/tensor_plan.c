@@ -1,0 +1,122 @@
+/* What tiny-megatron promises: its flags, what it sends and holds, the schedule of a layer. Nothing here looks at a running
+ * TensorParallel, so the ledger compares two independent accounts. */
+#include <stdio.h>
+
+#include "error.h"
+#include "tensor_parallel.h"
+
+#define AT(member) offsetof(TensorOptions, member)
+
+/* clang-format off */
+static const Option rows_of_flags[] = {
+    {"tp", OPTION_INT, AT(tp), NULL, 1, 1000000, .help = "ranks that share each layer (all); the rest is data parallel"},
+    {"sp", OPTION_INT, AT(sp), "1", 0, 1, .help = "1: sequence parallelism: the rows between split regions are split, too"},
+    {"overlap-chunks", OPTION_INT, AT(overlap_chunks), "1", 1, CHUNKS_MAX, .help = "with --sp 1: rows travel in so many parts, while others are multiplied"},
+    {"overlap", OPTION_INT, AT(overlap), "1", 0, 1, .help = "data parallel: 1: buckets travel during the backward pass"},
+    {"bucket-mb", OPTION_NUMBER, AT(bucket_mb), "1", 0, 1e6, .help = "data parallel: MiB of gradients in a bucket; 0: one all-reduce at the end"},
+};
+/* clang-format on */
+
+OptionTable tensor_options(TensorOptions *options)
+{
+    return (OptionTable){"flags of tiny-megatron", rows_of_flags, sizeof rows_of_flags / sizeof rows_of_flags[0],
+                         options};
+}
+
+const char *tensor_check(TensorOptions *o, int ranks)
+{
+    if (o->tp && ranks % o->tp) return complain("--tp %ld: must divide the number of ranks, %d", o->tp, ranks);
+    if (!o->tp) o->tp = ranks;
+    if (o->tp == 1) o->sp = 0; /* nothing to split */
+    if (!o->sp && o->overlap_chunks > 1)
+        return complain("--overlap-chunks %ld: goes with --sp 1 and --tp 2 or more", o->overlap_chunks);
+    return NULL;
+}
+
+Shape tensor_shape(const TensorOptions *o, int ranks)
+{
+    return (Shape){{[AXIS_TP] = (int)o->tp, [AXIS_CP] = 1, [AXIS_FSDP] = 1, [AXIS_DP] = ranks / (int)o->tp}};
+}
+
+const char *tensor_check_model(const TensorOptions *o, const ModelConfig *model, long seq)
+{
+    const char *complaint = model_config_check_slice(model, (int)o->tp);
+    if (complaint) return complaint;
+    if (o->sp && seq % (o->tp * o->overlap_chunks))
+        return complain("--seq %ld: with --sp 1 must be a multiple of --tp x --overlap-chunks = %ld x %ld", seq, o->tp,
+                        o->overlap_chunks);
+    return NULL;
+}
+
+/* --- what is sent and held --- */
+
+void tensor_expect(Expected *e, const ModelConfig *model, const TensorOptions *o, Shape shape, int rows, bool recompute,
+                   int A, long steps)
+{
+    int tp = shape.size[AXIS_TP], dp = shape.size[AXIS_DP], L = model->layers;
+    Params p = params_table_split(model, tp, 0);
+    int again = recompute ? 2 * L : 0; /* each layer's forward pass, a second time */
+    double micro = (double)steps * A, N = rows, stream = N * model->width * sizeof(real),
+           chunks = (double)o->overlap_chunks;
+    double sharers = model->kv_heads < tp ? tp / model->kv_heads : 1, C = model->width, D = model->head_dim;
+
+    e->memory[MEMORY_PARAMETERS] += p.count * (sizeof(real) + MASTER_BYTES);
+    e->memory[MEMORY_GRADIENTS] += p.count * sizeof(acc);
+    e->memory[MEMORY_OPTIMIZER] += p.count * e->optimizer_bytes;
+    DdpOptions ddp = {.bucket_mb = o->bucket_mb};
+    ddp_expect_buckets(e, &p, ddp, dp, steps);
+    params_free(&p);
+    if (tp == 1) return;
+    e->memory[MEMORY_BUFFERS] += 3 * (size_t)rows * sizeof(acc);
+    if (o->sp) e->memory[MEMORY_BUFFERS] += (size_t)(stream + 2 * stream / tp);
+
+    /* of acc: the loss; norms' gradients once a step; the norm */
+    double calls = 2 * micro + steps, bytes = micro * 3 * N * sizeof(acc) + 8.0 * steps;
+    double norms = (o->sp ? 2 * C : 0) + (model->qk_norm ? 2 * D : 0);
+    if (norms > 0) calls += (double)steps * L, bytes += (double)steps * L * norms * sizeof(acc);
+    if (o->sp) calls += steps, bytes += (double)steps * C * sizeof(acc); /* the final norm */
+    if (!o->sp) calls += micro * (4 * L + 2 + again), bytes += micro * (4 * L + 2 + again) * stream;
+    expect(e, "tp", COMM_ALL_REDUCE, calls, bytes, tp);
+    if (o->sp) {
+        expect(e, "tp", COMM_ALL_GATHER, micro * chunks * (6 * L + 3 + again), micro * (6 * L + 3 + again) * stream,
+               tp);
+        expect(e, "tp", COMM_REDUCE_SCATTER, micro * chunks * (4 * L + 2 + again), micro * (4 * L + 2 + again) * stream,
+               tp);
+    }
+    if (sharers > 1)
+        expect(e, "kv", COMM_ALL_REDUCE, (double)steps * L, (double)steps * L * 2 * D * C * sizeof(acc), (int)sharers);
+}
+
+/* --- the schedule --- */
+
+void tensor_show_plan(const ModelConfig *model, const TensorOptions *o, Shape shape)
+{
+    int tp = shape.size[AXIS_TP];
+    ModelConfig c = model_config_slice(model, tp);
+    const char *in = o->sp ? "all-gather" : "", *out = tp == 1 ? "" : o->sp ? "reduce-scatter" : "all-reduce";
+    printf("one layer on each of %d ranks that share it: %d of %d heads, %d of %d kv heads, %d of %d ff features; %s\n",
+           tp, c.heads, model->heads, c.kv_heads, model->kv_heads, c.ff, model->ff,
+           o->sp ? "rows of the stream split" : "rows of the stream whole");
+    const char *const forward[][2] = {{"norm", ""},      {"qkv", in},      {"attention", ""}, {"output", out},
+                                      {"add, norm", ""}, {"gate, up", in}, {"swiglu", ""},    {"down", out}};
+    printf("  %-22s  %s\n", "forward", "sends");
+    for (int i = 0; i < 8; i++)
+        printf("  %-22s%s%s%s\n", forward[i][0], *forward[i][1] ? "  " : "", forward[i][1],
+               !*forward[i][1]       ? ""
+               : forward[i][1] == in ? " of rows, before"
+                                     : " of the partial sums, after");
+    printf("  %-22s  %s\n", "backward", "sends");
+    const char *const names[] = {"down", "swiglu", "gate, up", "norm", "output", "attention", "qkv", "norm"};
+    for (int i = 0; i < 8; i++) {
+        bool row = i == 0 || i == 4, column = i == 2 || i == 6;
+        const char *text = tp == 1 ? "" : row && o->sp ? "  all-gather of gradients, before" : "";
+        if (tp > 1 && column)
+            text = o->sp ? "  all-gather of rows again, for the weights; reduce-scatter of gradients, after"
+                         : "  all-reduce of gradients, after, while the weights' are computed";
+        printf("  %-22s%s\n", names[i], text);
+    }
+    if (o->sp && o->overlap_chunks > 1)
+        printf("each in %ld chunks: one travels while another is multiplied\n", o->overlap_chunks);
+    if (shape.size[AXIS_DP] > 1)
+        printf("gradients are then reduced over %d replicas, as in tiny-ddp\n", shape.size[AXIS_DP]);
+}
