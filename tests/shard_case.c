@@ -107,7 +107,9 @@ const Mesh *shard_case_mesh(const ShardCase *c, ShardGroups *groups)
 typedef struct {
     ParameterSeam inner;
     const Params *params;
-    int most_layers;
+    Group *gather;
+    long gathers; /* when the forward pass began */
+    int most_layers, ahead;
     bool slow;
 } Watch;
 
@@ -127,7 +129,11 @@ static void call(void (*hook)(void *, int), Watch *w, int unit)
 
 static void before_forward(void *self, int unit)
 {
-    call(((Watch *)self)->inner.before_forward, self, unit);
+    Watch *w = self;
+    if (unit == 0) w->gathers = group_count(w->gather, COMM_ALL_GATHER).calls;
+    call(w->inner.before_forward, w, unit);
+    int ahead = (int)(group_count(w->gather, COMM_ALL_GATHER).calls - w->gathers) - (unit + 1);
+    if (unit > 0 && ahead > w->ahead) w->ahead = ahead;
 }
 
 static void after_forward(void *self, int unit)
@@ -278,7 +284,7 @@ static ShardOutcome train(const ShardCase *c, const Mesh *mesh, ShardGroups grou
                                      (ModelPart){.holding = holding, .recompute = c->recompute});
     params_init(&model->params, &kernels, (uint64_t)c->seed);
     Sharding sharding = sharding_create(&model->params, &kernels, groups, c->options, c->accumulate);
-    Watch watch = {.inner = sharding_seam(&sharding), .params = &model->params};
+    Watch watch = {.inner = sharding_seam(&sharding), .params = &model->params, .gather = groups.gather};
     watch.slow = group_rank(mesh->world) == c->slow_rank;
     model->seams.parameters = (ParameterSeam){&watch, before_forward, after_forward, before_backward, after_backward};
     Optimizer ours = optimizer_create(config, &model->params, &kernels);
@@ -315,6 +321,7 @@ static ShardOutcome train(const ShardCase *c, const Mesh *mesh, ShardGroups grou
     out.whole = worst_whole(&model->params, twin->params.piece[0].master);
     out.replicas_equal = params_unequal(&model->params, &kernels, sharding_replicas(&sharding)) == NULL;
     out.most_layers = watch.most_layers;
+    out.ahead = watch.ahead;
     out.bits = bits_of(&model->params);
 
     optimizer_free(&ours), optimizer_free(&theirs);

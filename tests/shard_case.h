@@ -27,6 +27,7 @@ typedef struct {
     bool replicas_equal;           /* bit for bit */
     char ledger[160];              /* the first count or number of bytes that is not what the formula says; or empty */
     int most_layers;               /* whose gathered weights could be used at one time */
+    int ahead;                     /* gathers that were under way, at most, when a layer's forward pass began */
     uint64_t bits;                 /* of this rank's pieces at the end */
 } ShardOutcome;
 

@@ -41,11 +41,6 @@ static void check(const ShardCase *c, int i, double *gradient, double *weight)
                     "case %d: later %.1e weights %.1e whole %.1e: %s", i, out.later_gradient, out.weight, out.whole,
                     describe_shard_case(c));
     assert_together(out.replicas_equal, "case %d: replicas differ: %s", i, describe_shard_case(c));
-    assert_together(!*out.ledger, "case %d: %s: %s", i, out.ledger, describe_shard_case(c));
-    bool gives_back = strcmp(c->options.strategy, "zero3") == 0 || strcmp(c->options.strategy, "fsdp") == 0;
-    if (gives_back && c->options.reshard)
-        assert_together(out.most_layers == 1, "case %d: %d layers at one time: %s", i, out.most_layers,
-                        describe_shard_case(c));
     *gradient = fmax(*gradient, out.gradient);
     *weight = fmax(*weight, out.weight);
 }
@@ -61,6 +56,43 @@ static void equals_single_device(void **state)
     }
     printf("%d configurations: gradients off by at most %.1e, weights after two steps by %.1e\n",
            CASES * testing_grid(), gradient, weight);
+}
+
+/* Calls and bytes sent, bytes held, and that layers are given back. */
+static void sends_and_holds_what_it_promises(void **state)
+{
+    (void)state;
+    Random r = {.seed = 51};
+    for (int i = 0; i < CASES; i++) {
+        ShardCase drawn = random_shard_case(&r, i), *c = &drawn;
+        ShardOutcome out = run_shard_case(c, tokens());
+        assert_together(!*out.ledger, "case %d: %s: %s", i, out.ledger, describe_shard_case(c));
+        bool gives_back = strcmp(c->options.strategy, "zero3") == 0 || strcmp(c->options.strategy, "fsdp") == 0;
+        if (gives_back && c->options.reshard)
+            assert_together(out.most_layers == 1, "case %d: %d layers at one time: %s", i, out.most_layers,
+                            describe_shard_case(c));
+    }
+}
+
+/* With prefetch the next layer is on its way when a layer begins, without it is not. */
+static void gathers_ahead(void **state)
+{
+    (void)state;
+    for (int prefetch = 0; prefetch < 2; prefetch++)
+        for (int hsdp = 0; hsdp < 2; hsdp++) {
+            Random r = {.seed = 54};
+            ShardCase c = random_shard_case(&r, 3);
+            c.ranks = 4;
+            c.model.layers = 3;
+            c.options = (ShardingOptions){.strategy = hsdp ? "hsdp" : "fsdp",
+                                          .prefetch = prefetch,
+                                          .reshard = 1,
+                                          .accumulate_sharded = 1,
+                                          .reduce = "acc"};
+            int ahead = comm_world_rank() < c.ranks ? run_shard_case(&c, tokens()).ahead
+                                                    : (run_shard_case(&c, tokens()), prefetch);
+            assert_together(ahead == prefetch, "prefetch %d: %d gathers ahead", prefetch, ahead);
+        }
 }
 
 /* Two replicas of two shards, two micro-steps: the smallest case of a trap. */
@@ -144,6 +176,8 @@ static void drawn_where_they_live(void **state)
 
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(equals_single_device),
+    cmocka_unit_test(sends_and_holds_what_it_promises),
+    cmocka_unit_test(gathers_ahead),
     cmocka_unit_test(hsdp_two_by_two),
     cmocka_unit_test(same_bits),
     cmocka_unit_test(drawn_where_they_live),

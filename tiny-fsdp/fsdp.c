@@ -5,7 +5,7 @@
  *   compute    | unit 0 | unit 1 | unit 2 | ... | unit 3 | unit 2 | unit 1 | unit 0 |
  *   reduce                                               | unit 3 | unit 2 | unit 1 | unit 0
  *
- * Two layers are in memory at most: layer l lives in slot l mod 2 and is given back when its use is over, before the
+ * Two layers are in memory at most (with --reshard 1 and --accumulate-sharded 1): layer l lives in slot l mod 2 and is given back when its use is over, before the
  * gather that needs the slot is started. The root has a slot of its own and stays from its first use to the end of the
  * backward pass.
  *
@@ -25,13 +25,13 @@ typedef struct {
     Work *gather;
 } WeightSlot;
 
-/* Room for one unit's gradients. */
+/* Room for one unit's gradients, and for the reduction of them that is under way. */
 typedef struct {
-    acc *grads;                    /* [padded]  partial */
-    acc *reduced;                  /* [part]    if it is to be added to the shard; else NULL */
-    real *narrow, *narrow_reduced; /* the same two as they travel under --reduce real; else NULL */
-    Work *reduce;                  /* under way, of `unit` */
-    int unit;
+    acc *grads;   /* [padded]  partial */
+    acc *reduced; /* [part]    what a reduction leaves, to be added to the shard; NULL: it goes to the shard itself */
+    real *narrow, *narrow_reduced; /* both as they travel under --reduce real, then always added; else NULL */
+    Work *reduce;
+    int unit; /* whose reduction that is */
 } GradSlot;
 
 typedef struct {
@@ -120,7 +120,7 @@ static void start_gather(Sharding *s, int unit)
     slot->gather = comm_start_all_gather(s->groups.gather, slot->weights, mine->weights, mine->part, COMM_REAL);
 }
 
-/* Returns when the unit's weights can be used; starts `next` behind it, if there is such a unit. */
+/* Returns when the unit's weights can be used; starts `next` behind it, if that is a layer (the root is never next). */
 static void have_weights(Sharding *s, int unit, int next)
 {
     WeightSlot *slot = weight_slot(s->state, unit);
@@ -191,7 +191,7 @@ static void before_backward(void *self, int unit)
 {
     Sharding *s = self;
     GradSlot *slot = grad_slot(s->state, unit);
-    have_weights(s, unit, unit == 0 ? s->params->units - 1 : unit - 1);
+    have_weights(s, unit, unit == 0 ? s->params->units - 1 : unit - 1); /* after the root comes the last layer */
     settle(s, slot);
     if (s->micro_step == 0 || !accumulates_whole(s))
         s->kernels.fill(slot->grads, 0, padded(s, unit) * sizeof *slot->grads);
@@ -208,6 +208,7 @@ static void after_backward(void *self, int unit)
     start_reduce(s, unit);
     if (!s->options.prefetch) settle(s, grad_slot(f, unit));
     if (unit > 0) return;
+    /* the backward pass ends here: nothing may be under way any more */
     for (int i = 1; i <= f->grad_layers; i++) settle(s, &f->grad[i]);
     settle(s, &f->grad[0]);
 }

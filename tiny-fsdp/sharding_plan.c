@@ -72,9 +72,9 @@ Shape sharding_shape(const ShardingOptions *o, int ranks)
 /* Sizes of a model cut over n ranks: elements of all parts together, padded, that is n times a rank's. */
 typedef struct {
     int units, views, views_of_root, n;
-    double model, root, layers, layer, largest_view,
-        largest_part; /* layer: the largest; part: of a view, on one rank */
-    double by_view;
+    double model;                 /* cut as a whole */
+    double root, layers, layer;   /* cut by unit: the root, all layers, the largest layer */
+    double by_view, largest_view; /* cut by view: all, and the largest */
 } Sizes;
 
 static double padded(size_t count, int n)
@@ -275,7 +275,9 @@ void sharding_show_plan(const ModelConfig *model, const ShardingOptions *o, Shap
     else if (A > 1)
         printf("each of %d micro-steps reduces, and adds to the shard\n", A);
     if (A > 1 && is_fsdp(o) && !o->reshard) printf("only the first gathers\n");
-    if (dp > 1) printf("what is reduced in the last is then all-reduced on dp, over the copies\n");
+    if (dp > 1)
+        printf("what %s reduced is all-reduced on dp, over the copies, as soon as it is there\n",
+               A > 1 ? "the last micro-step has" : "was");
     printf("optimizer: each rank updates its part%s\n",
            is(o, "zero1") || is(o, "zero2") ? "; then all parts are gathered" : "");
 }
