@@ -22,9 +22,9 @@ static const struct {
     [BUG_forget_last_bucket] = {"forget_last_bucket",
                                 "the bucket that is not full when the backward pass ends is never sent",
                                 "test_bugs: gradients of the root unit; --verify"},
-    [BUG_rank_seeded_init] = {"rank_seeded_init",
-                              "each rank seeds its generator with seed + rank, so replicas start unequal",
-                              "test_bugs: initial weights; the check at every start"},
+    [BUG_rank_seeded_init] =
+        {"rank_seeded_init", "each rank seeds its generator with seed + rank, so replicas start unequal",
+         "test_bugs: initial weights; where ranks hold the same weights, the check at every start"},
     [BUG_norm_of_my_shard] =
         {"norm_of_my_shard",
          "gradients are clipped by the norm of the rank's own shard, which is about sqrt(ranks) too "

@@ -14,6 +14,7 @@
 static Group groups[GROUPS_MAX];
 static int group_total;
 static Work works[WORKS_MAX];
+static int works_used;      /* of the pool, ever */
 static int world_rank = -1; /* before comm_init */
 static int local_rank, local_ranks = 1;
 static int uncounted; /* nesting of comm_uncounted */
@@ -114,6 +115,7 @@ static Work *work_new(void)
     for (int i = 0; i < WORKS_MAX; i++)
         if (!works[i].busy) {
             works[i] = (Work){.index = i, .busy = true, .marks = {-1, -1}};
+            if (i >= works_used) works_used = i + 1;
             return &works[i];
         }
     fatal("more than %d collectives in flight", WORKS_MAX);
@@ -215,7 +217,7 @@ void comm_wait(Work *work)
 void comm_progress(void)
 {
     recorder_alive();
-    for (int i = 0; i < WORKS_MAX; i++)
+    for (int i = 0; i < works_used; i++)
         if (works[i].busy && !works[i].done && (works[i].on_device ? device_test : backend_test)(&works[i]))
             finish(&works[i]);
 }

@@ -35,7 +35,7 @@ struct Work {
     bool busy, done;
 };
 
-enum { GROUPS_MAX = 256, WORKS_MAX = 64 };
+enum { GROUPS_MAX = 256, WORKS_MAX = 1024 }; /* one in flight for each unit of a model */
 
 /* --- the backend --- */
 

@@ -188,7 +188,7 @@ const char *model_config_check(const ModelConfig *c)
     const struct {
         const char *name;
         int value, most;
-    } bounds[] = {{"layers", c->layers, 10000},    {"width", c->width, 1 << 17},   {"heads", c->heads, 4096},
+    } bounds[] = {{"layers", c->layers, 1000},     {"width", c->width, 1 << 17},   {"heads", c->heads, 4096},
                   {"kv_heads", c->kv_heads, 4096}, {"head_dim", c->head_dim, 256}, {"ff", c->ff, 1 << 20},
                   {"vocab", c->vocab, 1 << 22}};
     for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)

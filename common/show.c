@@ -55,13 +55,34 @@ static void print_owners(const ModelConfig *model, const View *v, Holding holdin
         }
         params_free(&p);
     }
-    printf("%s\n", ranks > RANKS_DRAWN ? " ..." : "");
+    printf("%s\n", ranks > RANKS_DRAWN ? " | and perhaps ranks from 64 on" : "");
+}
+
+/* The blocks of view n along tp. */
+static void print_slices(const ModelConfig *model, int n, int tp)
+{
+    for (int r = 0; r < tp && r < RANKS_DRAWN; r++) {
+        Params slice = params_table_split(model, tp, r);
+        const View *v = &slice.view[n];
+        bool rows = v->cols == v->whole_cols, whole = v->size == params_whole_size(v);
+        if (whole)
+            printf("whole on all\n");
+        else if (v->valid_rows == 0)
+            printf("%s%d: padding", r ? " | " : "", r);
+        else
+            printf("%s%d: %s %d to %d", r ? " | " : "", r, rows ? "rows" : "columns", rows ? v->row0 : v->col0,
+                   rows ? v->row0 + v->valid_rows - 1 : v->col0 + v->cols - 1);
+        params_free(&slice);
+        if (whole) return;
+    }
+    printf("%s\n", tp > RANKS_DRAWN ? " ..." : "");
 }
 
 static void show_shards(const ModelConfig *model, Shape shape, Holding holding)
 {
     Params p = params_table(model);
     int ranks = shape_ranks(shape), parts = shape.size[AXIS_FSDP];
+    int tp = shape.size[AXIS_TP];
     bool cut = holding.cut != CUT_NOTHING && parts > 1;
     printf("%-50s %14s %12s  %s\n", "parameter", "shape", "elements", "who holds it");
     for (int n = 0; n < p.views; n++) {
@@ -69,12 +90,19 @@ static void show_shards(const ModelConfig *model, Shape shape, Holding holding)
         char text[32];
         snprintf(text, sizeof text, v->vector ? "[%d]" : "[%d, %d]", v->vector ? v->cols : v->rows, v->cols);
         printf("%-50s %14s %12zu  ", v->name, text, v->size);
-        if (cut)
+        if (tp > 1)
+            print_slices(model, n, tp);
+        else if (cut)
             print_owners(model, v, holding, parts);
         else
             printf("%s\n", ranks > 1 ? "whole on every rank; its gradient partial over dp" : "whole");
     }
-    if (cut) {
+    if (tp > 1) {
+        Params slice = params_table_split(model, tp, 0);
+        printf("%zu parameters; each of %d ranks along tp holds %zu, padding and copies included\n", p.count, tp,
+               slice.count);
+        params_free(&slice);
+    } else if (cut) {
         holding.ranks = parts;
         params_cut(&p, holding);
         printf(

@@ -153,6 +153,7 @@ int trainer_finish(Trainer *t, const Expected *expected)
         if (differs) status = 1;
     }
     if (verify_report(t->verify) != 0) status = 1;
+    memory_cap(0); /* it was about training */
     if (c->sample) sample_print(t->model, c->prompt, c->sample, (int)c->seq, (uint64_t)c->seed, first_rank());
     metrics_close(&t->metrics);
     optimizer_free(&t->optimizer);

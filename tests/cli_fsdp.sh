@@ -26,33 +26,43 @@ for strategy in ddp zero1 zero2 zero3 fsdp; do
     verdict "$strategy: two ranks dump the bits of ddp" cmp -s "$work/dump-$strategy" "$work/dump-ddp"
 done
 
+# The fixture has 131 words; a file of that many tokens at most is random data enough.
+head -c 600 LICENSE | tr '\200-\377' ' ' > "$work/ascii"
+for strategy in ddp zero1 zero2 zero3 fsdp; do
+    run 2 $fsdp --model tests/fixtures/llama --data "$work/ascii" --seq 16 --batch 4 --steps 2 --strategy $strategy --clip 0 --dump "$work/dump-$strategy"
+    verdict "$strategy: weights loaded from a folder end like ddp's" cmp -s "$work/dump-$strategy" "$work/dump-ddp"
+done
+
 # The cap watches every allocation, so a run that stays under its own total never held more, at the start or later.
 run 1 $fsdp $nano --show memory --world 4
 total=$(awk '$1 == "total" {print $2}' "$work/out")
 gib() { awk -v b="$1" 'BEGIN {printf "%.12f", b / 1073741824}'; }
 run 4 $fsdp $nano --memory-cap "$(gib "$((total + 1))")"
 verdict "a cap of what it holds suffices from the start" [ $status = 0 ]
+run 4 $fsdp $nano --memory-cap "$(gib "$((total + 1))")" --sample 3
+verdict "and does not keep it from sampling" [ $status = 0 ]
 run 4 $fsdp $nano --memory-cap "$(gib "$((total - 1))")"
 verdict "a byte less does not" said 2 '^--memory-cap'
 run 4 $fsdp $nano --strategy ddp --memory-cap "$(gib "$((total - 40000))")"
 verdict "ddp does not fit where fsdp nearly did" said 2 '^--memory-cap'
 
-overlaps() { # how often a gather is under way while a layer computes, on rank 0
-    tr -d '{}"' < "$1" | awk -F, '
+overlaps() { # FILE, KIND: how often such a collective is under way while a layer computes, on rank 0
+    tr -d '{}"' < "$1" | awk -F, -v kind="$2" '
         /^ph:X/ && /pid:0/ {
             for (i = 1; i <= NF; i++) { split($i, f, ":"); v[f[1]] = f[2] }
             if (v["cat"] == "compute" && v["name"] ~ /^layer/) { begin[++n] = v["ts"]; end[n] = v["ts"] + v["dur"] }
-            if (v["name"] == "all_gather") { from[++g] = v["ts"]; to[g] = v["ts"] + v["dur"] }
+            if (v["name"] == kind) { from[++g] = v["ts"]; to[g] = v["ts"] + v["dur"] }
         }
         END { for (i = 1; i <= g; i++) for (j = 1; j <= n; j++) if (from[i] < end[j] && to[i] > begin[j]) both++
               print both + 0 }'
 }
 run 2 $fsdp --model demo --data LICENSE --steps 3 --trace "$work/trace" --log "$work/log"
-verdict "fsdp gathers a layer while another computes" [ "$(overlaps "$work/trace")" -gt 10 ]
+verdict "fsdp gathers a layer while another computes" [ "$(overlaps "$work/trace" all_gather)" -gt 10 ]
+verdict "and reduces one while another computes" [ "$(overlaps "$work/trace" reduce_scatter)" -gt 5 ]
 run 1 build/fp32/read_json "$work/trace" "$work/log"
 verdict "its trace is JSON, and spans of a lane do not overlap" [ $status = 0 ]
 run 2 $fsdp --model demo --data LICENSE --steps 3 --prefetch 0 --trace "$work/trace"
-verdict "and without prefetch it does not" [ "$(overlaps "$work/trace")" = 0 ]
+verdict "and without prefetch it does not" [ "$(overlaps "$work/trace" all_gather) $(overlaps "$work/trace" reduce_scatter)" = "0 0" ]
 
 for bug in norm_of_my_shard decay_by_flat_shape overwrite_shard skip=gather.all_gather.2 skip=reduce.reduce_scatter.1 skip=reduce.all_reduce; do
     run 4 build/fp64-bugs/tiny-fsdp $nano --clip 0.1 --verify --accumulate 2 --bug $bug

@@ -301,6 +301,10 @@ static ShardOutcome train(const ShardCase *c, const Mesh *mesh, ShardGroups grou
             for (int k = 0; k < COMM_KINDS; k++) before[g][k] = group_count(all[g], (CommKind)k);
         double loss = accumulate_gradients(model, &mine, &sharding), want = accumulate_gradients(twin, &whole, NULL);
         comm_all_reduce(mesh->data_group, &loss, 1, COMM_DOUBLE, COMM_SUM);
+        for (int i = 0; i < model->params.pieces; i++) { /* must not be counted */
+            Piece *piece = &model->params.piece[i];
+            for (size_t e = piece->count; e < piece->part; e++) piece->grads[e] = 1000;
+        }
         optimizer_measure(&ours, &model->params, step);
         optimizer_measure(&theirs, &twin->params, step);
         double error = worst(&model->params, true, twin->params.grads);
@@ -319,6 +323,7 @@ static ShardOutcome train(const ShardCase *c, const Mesh *mesh, ShardGroups grou
     }
     out.weight = worst(&model->params, false, twin->params.piece[0].master);
     out.whole = worst_whole(&model->params, twin->params.piece[0].master);
+    if (c->tampered && group_rank(mesh->world) == c->ranks - 1) model->params.weights[0] += 1;
     out.replicas_equal = params_unequal(&model->params, &kernels, sharding_replicas(&sharding)) == NULL;
     out.most_layers = watch.most_layers;
     out.ahead = watch.ahead;

@@ -16,6 +16,7 @@ typedef struct {
     ShardingOptions options;
     bool recompute;
     int slow_rank; /* sleeps in its hooks; -1: nobody */
+    bool tampered; /* at the end one rank has another weight */
     long seed;
 } ShardCase;
 

@@ -95,6 +95,72 @@ static void gathers_ahead(void **state)
         }
 }
 
+/* What is held alike is compared: a rank with another weight is found out, where others have the same. */
+static void replicas_are_compared(void **state)
+{
+    (void)state;
+    static const char *const strategies[] = {"ddp", "zero1", "zero2", "hsdp"};
+    for (int s = 0; s < 4; s++)
+        for (int tampered = 0; tampered < 2; tampered++) {
+            Random r = {.seed = 55};
+            ShardCase c = random_shard_case(&r, 3);
+            c.ranks = 4;
+            c.options = (ShardingOptions){
+                .strategy = strategies[s], .prefetch = 1, .reshard = 1, .accumulate_sharded = 1, .reduce = "acc"};
+            c.tampered = tampered;
+            assert_together(run_shard_case(&c, tokens()).replicas_equal == !tampered, "%s, tampered %d", strategies[s],
+                            tampered);
+        }
+}
+
+/* More layers than anybody had collectives in flight for. */
+static void many_layers(void **state)
+{
+    (void)state;
+    double gradient = 0, weight = 0;
+    static const char *const strategies[] = {"ddp", "hsdp"};
+    for (int s = 0; s < 2; s++) {
+        Random r = {.seed = 56};
+        ShardCase c = random_shard_case(&r, 3);
+        c.ranks = 4;
+        c.model.layers = 70;
+        c.model.init_std = 0.02;
+        c.options = (ShardingOptions){
+            .strategy = strategies[s], .prefetch = 1, .reshard = 1, .accumulate_sharded = 1, .reduce = "acc"};
+        check(&c, s, &gradient, &weight);
+    }
+}
+
+/* What is put into the pieces comes out of them. */
+static void loaded_and_collected(void **state)
+{
+    (void)state;
+    Kernels kernels = kernels_cpu();
+    ModelConfig c = preset_find("nano")->model;
+    Group *world = comm_world();
+    const Cut cuts[] = {CUT_NOTHING, CUT_MODEL, CUT_UNITS, CUT_VIEWS};
+    for (int k = 0; k < 4; k++)
+        for (int copies = 1; copies <= 2; copies++) {
+            if (cuts[k] == CUT_NOTHING && copies == 2) continue;
+            int ranks = group_size(world) / copies, me = group_rank(world);
+            Holding h = {.cut = cuts[k], .ranks = ranks, .rank = me % ranks, .copy = me >= ranks};
+            if (cuts[k] == CUT_NOTHING) h = (Holding){.cut = CUT_NOTHING};
+            Params p = params_create(&c, h, &kernels);
+            bool good = true;
+            for (int n = 0; n < p.views; n++) {
+                size_t size = p.view[n].size;
+                acc *put = malloc(size * sizeof *put), *got = malloc(size * sizeof *got);
+                for (size_t i = 0; i < size; i++) put[i] = (acc)(i % 8191 + (size_t)n);
+                params_upload(&p, &kernels, &p.view[n], put);
+                params_collect(&p, &kernels, &p.view[n], false, got);
+                good = good && memcmp(put, got, size * sizeof *put) == 0;
+                free(put), free(got);
+            }
+            assert_together(good, "cut %d, %d copies: what came out is not what went in", (int)cuts[k], copies);
+            params_free(&p);
+        }
+}
+
 /* Two replicas of two shards, two micro-steps: the smallest case of a trap. */
 static void hsdp_two_by_two(void **state)
 {
@@ -175,11 +241,10 @@ static void drawn_where_they_live(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(equals_single_device),
-    cmocka_unit_test(sends_and_holds_what_it_promises),
-    cmocka_unit_test(gathers_ahead),
-    cmocka_unit_test(hsdp_two_by_two),
-    cmocka_unit_test(same_bits),
+    cmocka_unit_test(equals_single_device),  cmocka_unit_test(sends_and_holds_what_it_promises),
+    cmocka_unit_test(gathers_ahead),         cmocka_unit_test(replicas_are_compared),
+    cmocka_unit_test(many_layers),           cmocka_unit_test(loaded_and_collected),
+    cmocka_unit_test(hsdp_two_by_two),       cmocka_unit_test(same_bits),
     cmocka_unit_test(drawn_where_they_live),
 };
 

@@ -343,8 +343,9 @@ static void memory_is_the_formula(void **state)
     for (int round = 0; round < 20; round++) {
         ModelConfig c = random_config(&r, random_int(&r, 1, 40));
         int n = random_int(&r, 1, 60);
-        Model *m = model_create(&c, &kernels, n);
-        assert_int_equal(memory_held(MEMORY_ACTIVATIONS), model_activation_bytes(&c, (size_t)n, false, 1));
+        bool recompute = round % 2;
+        Model *m = model_create_part(&c, &kernels, n, (ModelPart){.recompute = recompute});
+        assert_int_equal(memory_held(MEMORY_ACTIVATIONS), model_activation_bytes(&c, (size_t)n, recompute, 1));
         assert_int_equal(memory_held(MEMORY_PARAMETERS), m->params.count * sizeof(real));
         assert_int_equal(memory_held(MEMORY_GRADIENTS), m->params.count * sizeof(acc));
         model_free(m);

@@ -31,7 +31,8 @@
  *   zero3    s (w + m)     s g         2 s g    (R + u)(w + g) + one view (w + g)  (*)
  *   fsdp     s (w + m)     s g         2 s g    (R + 2u)(w + g)                    (*)
  *            --reshard 0: P w for weights; --accumulate-sharded 0: P g for gradients, where fsdp has R + 2u
- *   (*) with A > 1 also one part of what is reduced at a time, for the sum that is added to the shard
+ *   (*) with A > 1 also, for the sums that are added to the shard, an N-th of the units (zero3: view) whose gradients are there;
+ *       --reduce real: the same gradients and sums once more, as they travel. A model of one layer has u where it says 2u
  *
  * Methods: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020; Zhao et al.,
  * "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023.

@@ -222,6 +222,7 @@ static void at_once(const char *phase, int computes, int gathers, int reduces)
 static void show_whole_weights(bool reduces_units, int layers)
 {
     for (int u = 0; u <= layers; u++) at_once("forward", u, NOTHING, NOTHING);
+    at_once("head of the", 0, NOTHING, NOTHING);
     for (int u = layers; u >= 0; u--) {
         at_once("backward", u, NOTHING, NOTHING);
         if (reduces_units) at_once("", NOTHING, NOTHING, u);
@@ -237,6 +238,7 @@ static void show_in_turn(int layers, bool again)
         at_once("", NOTHING, u, NOTHING);
         at_once("forward", u, NOTHING, NOTHING);
     }
+    at_once("head of the", 0, NOTHING, NOTHING);
     for (int u = layers; u >= 0; u--) {
         if (again && u > 0) at_once("", NOTHING, u, NOTHING);
         at_once("backward", u, NOTHING, NOTHING);

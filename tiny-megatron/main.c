@@ -42,11 +42,12 @@ int main(int argc, char **argv)
     /* The schemes: tiny-ddp's along dp; and along tp, around the split matrices. */
     DdpOptions ddp_flags = {.overlap = options.overlap, .bucket_mb = options.bucket_mb};
     Ddp ddp = ddp_create(params, mesh_group(&t.mesh, 1u << AXIS_DP, "dp"), ddp_flags);
-    TensorParallel tensor = tensor_create(model, mesh_group(&t.mesh, 1u << AXIS_TP, "tp"), options, rows);
+    Group *tp = mesh_group(&t.mesh, 1u << AXIS_TP, "tp"), *kv = tensor_kv_group(tp, &config->architecture);
+    TensorParallel tensor = tensor_create(model, tp, kv, options, rows);
     model->seams.parameters = tensor_parameter_seam(&tensor, ddp_seam(&ddp));
     if (options.tp > 1) model->seams.features = tensor_seam(&tensor);
-    t.optimizer.shards = options.tp > 1 ? tensor.tp : NULL;
-    Replicas replicas = {.pieces = ddp.group, .tp = tensor.tp, .kv = tensor.kv};
+    t.optimizer.shards = options.tp > 1 ? tp : NULL;
+    Replicas replicas = {.pieces = ddp.group, .tp = tp, .kv = kv};
     const char *unequal = params_unequal(params, &model->kernels, replicas);
     agree(unequal ? complain("the ranks start from different weights: %s", unequal) : NULL);
     trainer_begin(&t, replicas);

@@ -42,6 +42,12 @@ static void start_gathers(TensorParallel *t, Work *work[CHUNKS_MAX], const real 
                                         COMM_REAL);
 }
 
+/* Gathered rows are not kept: the backward pass gathers them again. */
+static void forget(const TensorParallel *t, int rows, int width)
+{
+    memory_poison(t->full, (size_t)rows * (size_t)width * sizeof *t->full);
+}
+
 /* Starts summing chunk c of `partial`; my rows of the sum come to `mine`. */
 static Work *start_reduce(TensorParallel *t, real *mine, const real *partial, int c, int rows, int width)
 {
@@ -71,6 +77,7 @@ static void column_forward(void *self, real *y, const real *x, const real *w, in
         comm_wait(work[c]);
         t->kernels.linear_forward(chunk_at(y, c, k, out), chunk_at(t->full, c, k, in), w, k.rows, in, out);
     }
+    forget(t, rows, in);
 }
 
 /* Each rank's dx is the part that comes through its own outputs: their sum is the gradient. It travels while the gradient
@@ -95,6 +102,7 @@ static const real *column_backward(void *self, real *dx, acc *dw, const real *dy
     }
     wait_all(t, gather);
     t->kernels.linear_backward_weight(dw, dy, t->full, rows, in, out);
+    forget(t, rows, in);
     wait_all(t, reduce);
     return t->dsummed;
 }
@@ -136,6 +144,7 @@ static void row_backward(void *self, real *dx, acc *dw, const real *dy, const re
         t->kernels.linear_backward_input(chunk_at(dx, c, k, in), chunk_at(t->full, c, k, out), w, k.rows, in, out);
     }
     t->kernels.linear_backward_weight(dw, t->full, x, rows, in, out);
+    forget(t, rows, out);
 }
 
 /* --- the split vocabulary --- */
@@ -201,6 +210,7 @@ FeatureSeam tensor_seam(TensorParallel *t)
 
 static Group *partial_over(const TensorParallel *t, const View *view)
 {
+    if (group_size(t->tp) == 1) return NULL;
     switch (view->partial) {
     case PARTIAL_BY_ROWS: return t->sp && !BUG(skip_norm_sum) ? t->tp : NULL;
     case PARTIAL_BY_HEADS: return t->tp;
@@ -247,14 +257,20 @@ void tensor_begin(TensorParallel *t, bool last_micro_step)
 
 /* --- */
 
-TensorParallel tensor_create(Model *model, Group *tp, TensorOptions options, int rows)
+Group *tensor_kv_group(Group *tp, const ModelConfig *whole)
 {
-    int n = group_size(tp), kv_heads = model->whole.kv_heads, sharers = kv_heads < n ? n / kv_heads : 1;
+    int n = group_size(tp), sharers = whole->kv_heads < n ? n / whole->kv_heads : 1;
+    return group_split(tp, group_rank(tp) / sharers, "kv");
+}
+
+TensorParallel tensor_create(Model *model, Group *tp, Group *kv, TensorOptions options, int rows)
+{
+    int n = group_size(tp);
     size_t full = (size_t)rows * (size_t)model->config.width;
     TensorParallel t = {.kernels = model->kernels,
                         .params = &model->params,
                         .tp = tp,
-                        .kv = group_split(tp, group_rank(tp) / sharers, "kv"),
+                        .kv = kv,
                         .sp = options.sp,
                         .chunks = options.sp ? (int)options.overlap_chunks : 1};
     if (t.sp) {
@@ -266,7 +282,7 @@ TensorParallel tensor_create(Model *model, Group *tp, TensorOptions options, int
     t.top = memory_alloc((size_t)rows * sizeof *t.top, MEMORY_BUFFERS);
     t.sums = memory_alloc(2 * (size_t)rows * sizeof *t.sums, MEMORY_BUFFERS);
     group_open_device(tp, t.top);
-    if (sharers > 1) group_open_device(t.kv, t.top);
+    if (group_size(kv) > 1) group_open_device(t.kv, t.top);
     return t;
 }
 

@@ -60,8 +60,11 @@ typedef struct {
     bool last_micro_step;
 } TensorParallel;
 
+/* [all ranks of tp] Of the ranks along tp those that share a kv head with this one; perhaps it is alone. */
+Group *tensor_kv_group(Group *tp, const ModelConfig *whole);
+
 /* [all ranks of tp] Takes the buffers for micro-steps of at most `rows` rows. */
-TensorParallel tensor_create(Model *model, Group *tp, TensorOptions options, int rows);
+TensorParallel tensor_create(Model *model, Group *tp, Group *kv, TensorOptions options, int rows);
 void tensor_free(TensorParallel *t);
 
 /* For model->seams.features. `t` stays where it is. */

@@ -1,0 +1,157 @@
+/* ranks: 16  builds: fp64 fp32 fp64-debug
+ *
+ * tiny-megatron against a single device, on random configurations of tp and dp: tensor parallelism with and without
+ * sequence parallelism, in one chunk or several; grouped heads below, equal to and above tp; odd vocabularies. Bytes sent and
+ * held by formula. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "error.h"
+#include "memory.h"
+#include "tensor_case.h"
+
+/* [all ranks] The data of every case, made by the first that needs it. */
+static const char *tokens(void)
+{
+    static const char *path;
+    if (!path) path = testing_token_file(31, 3000);
+    return path;
+}
+
+#if defined(PRECISION_FP64)
+static const double LATER = 1e-9;
+#else
+static const double LATER = INFINITY; /* drift, not judged */
+#endif
+
+#ifdef DEBUG
+enum { CASES = 35 }; /* unoptimized, and each collective is compared first */
+#else
+enum { CASES = 168 };
+#endif
+
+static void check(const TensorCase *c, int i, double *gradient, double *weight)
+{
+    TensorOutcome out = run_tensor_case(c, tokens());
+    assert_together(out.loss <= ROUNDING && out.gradient <= ROUNDING && out.norm <= ROUNDING,
+                    "case %d: loss %.1e gradient %.1e norm %.1e: %s", i, out.loss, out.gradient, out.norm,
+                    describe_tensor_case(c));
+    assert_together(out.later_gradient <= LATER && out.weight <= LATER, "case %d: later %.1e weights %.1e: %s", i,
+                    out.later_gradient, out.weight, describe_tensor_case(c));
+    assert_together(out.replicas_equal, "case %d: replicas differ: %s", i, describe_tensor_case(c));
+    assert_together(out.same_numbers, "case %d: loss or norm differ along tp: %s", i, describe_tensor_case(c));
+    assert_together(out.padding_is_zero, "case %d: padding was trained: %s", i, describe_tensor_case(c));
+    *gradient = fmax(*gradient, out.gradient);
+    *weight = fmax(*weight, out.weight);
+}
+
+static void equals_single_device(void **state)
+{
+    (void)state;
+    Random r = {.seed = 71};
+    double gradient = 0, weight = 0;
+    int padded = 0, shared = 0, sp = 0;
+    for (int i = 0; i < CASES * testing_grid(); i++) {
+        TensorCase c = random_tensor_case(&r, i);
+        check(&c, i, &gradient, &weight);
+        padded += c.model.vocab % c.tp != 0;
+        shared += c.model.kv_heads < c.tp;
+        sp += c.options.sp != 0;
+    }
+    printf("%d configurations (SP in %d, a padded vocabulary in %d, shared kv heads in %d): gradients off by at most "
+           "%.1e, "
+           "weights after two steps by %.1e\n",
+           CASES * testing_grid(), sp, padded, shared, gradient, weight);
+}
+
+static void sends_and_holds_what_it_promises(void **state)
+{
+    (void)state;
+    Random r = {.seed = 71};
+    for (int i = 0; i < CASES; i++) {
+        TensorCase c = random_tensor_case(&r, i);
+        TensorOutcome out = run_tensor_case(&c, tokens());
+        assert_together(!*out.ledger, "case %d: %s: %s", i, out.ledger, describe_tensor_case(&c));
+    }
+}
+
+/* The trap's own shapes: V = 7 on two ranks has a padded word; two ranks share one kv head. */
+static void small_traps(void **state)
+{
+    (void)state;
+    Random r = {.seed = 72};
+    double gradient = 0, weight = 0;
+    for (int sp = 0; sp < 2; sp++)
+        for (int tied = 0; tied < 2; tied++) {
+            TensorCase c = random_tensor_case(&r, 1);
+            c.dp = 1;
+            c.model.vocab = 31; /* the data's; 31 = 16 + 15 */
+            c.model.tied = tied;
+            c.model.heads = 4;
+            c.model.kv_heads = 1;
+            c.model.qk_norm = true;
+            c.options.sp = sp;
+            c.options.overlap_chunks = 1;
+            c.seq = c.model.max_seq = 8;
+            c.ignore = 0;
+            check(&c, sp * 2 + tied, &gradient, &weight);
+        }
+}
+
+/* A block, put back, is what it was cut from: for 2, 4 and 8 ranks the pieces make up the whole, each element once. */
+static void blocks_make_the_whole(void **state)
+{
+    (void)state;
+    ModelConfig c = preset_find("nano")->model;
+    c.vocab = 251;
+    c.tied = false;
+    Params whole = params_table(&c);
+    for (int tp = 2; tp <= 8; tp *= 2)
+        for (int n = 0; n < whole.views; n++) {
+            size_t count = params_whole_size(&whole.view[n]);
+            acc *from = malloc(count * sizeof *from), *to = calloc(count, sizeof *to);
+            for (size_t i = 0; i < count; i++) from[i] = (acc)(i + 1);
+            size_t speakers = 0;
+            for (int r = 0; r < tp; r++) {
+                Params slice = params_table_split(&c, tp, r);
+                const View *v = &slice.view[n];
+                acc *block = malloc(v->size * sizeof *block);
+                params_take_block(v, from, block);
+                if (!v->copy) {
+                    params_put_block(v, block, to);
+                    speakers += (size_t)v->valid_rows * (size_t)v->cols;
+                }
+                free(block);
+                params_free(&slice);
+            }
+            assert_memory_equal(from, to, count * sizeof *from);
+            assert_int_equal(speakers, count);
+            free(from), free(to);
+        }
+    params_free(&whole);
+}
+
+/* Activations fall with tp; under SP all of them but what a tp rank sees of the whole rows while it multiplies. */
+static void activations_fall(void **state)
+{
+    (void)state;
+    const ModelConfig *c = &preset_find("1b")->model;
+    size_t rows = 4096, before = model_activation_bytes(c, rows, false, 1);
+    for (int tp = 2; tp <= 8; tp *= 2) {
+        ModelConfig slice = model_config_slice(c, tp);
+        size_t plain = model_activation_bytes(&slice, rows, false, 1);
+        size_t sp = model_activation_bytes(&slice, rows, false, (size_t)tp);
+        assert_true(plain < before && sp < plain);
+        assert_true((double)sp < 1.15 * (double)before / tp); /* RoPE, dn and delta stay */
+    }
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(equals_single_device), cmocka_unit_test(sends_and_holds_what_it_promises),
+    cmocka_unit_test(small_traps),          cmocka_unit_test(blocks_make_the_whole),
+    cmocka_unit_test(activations_fall),
+};
+
+TESTING_MAIN(tests)

@@ -1,0 +1,123 @@
+/* ranks: 4  builds: fp64-bugs
+ *
+ * Each named bug of tiny-megatron, and each dropped collective, must be noticed by the comparison with a single device. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bug.h"
+#include "error.h"
+#include "tensor_case.h"
+
+static TensorCase case_of(int sp)
+{
+    Random r = {.seed = 81};
+    TensorCase c = random_tensor_case(&r, 2);
+    c.tp = 4;
+    c.dp = 1;
+    c.model.layers = 2;
+    c.model.heads = 4;
+    c.model.kv_heads = 2; /* shared by two ranks */
+    c.model.ff = 12;
+    c.model.vocab = 33;
+    c.model.qk_norm = true;
+    c.seq = c.model.max_seq = 16;
+    c.window = 0;
+    c.ignore = 0.5;
+    c.clip = 0.1;
+    c.accumulate = 2;
+    c.recompute = false;
+    c.optimizer = OPTIMIZER_ADAMW;
+    c.options = (TensorOptions){.tp = 4, .sp = sp, .overlap_chunks = sp ? 2 : 1, .overlap = 1, .bucket_mb = 0.004};
+    return c;
+}
+
+static TensorOutcome outcome_with(const char *bug, TensorCase c)
+{
+    const char *complaint = bug_set(bug);
+    if (complaint) fail_msg("%s", complaint);
+    TensorOutcome out = run_tensor_case(&c, testing_token_file(31, 3000));
+    bug_set(NULL);
+    return out;
+}
+
+static bool noticed(const TensorOutcome *o)
+{
+    bool right = o->loss <= ROUNDING && o->gradient <= ROUNDING && o->norm <= ROUNDING && o->later_gradient <= 1e-9 &&
+                 o->weight <= 1e-9 && o->replicas_equal && o->same_numbers && o->padding_is_zero;
+    return !right;
+}
+
+static void without_bugs_all_is_well(void **state)
+{
+    (void)state;
+    for (int sp = 0; sp < 2; sp++) {
+        TensorOutcome out = outcome_with(NULL, case_of(sp));
+        assert_false(noticed(&out));
+    }
+}
+
+static void count_copies_in_norm(void **state)
+{
+    (void)state;
+    TensorOutcome out = outcome_with("count_copies_in_norm", case_of(1));
+    assert_true(out.gradient <= ROUNDING && out.norm > 1e-3 && out.weight > 1e-6);
+}
+
+static void skip_norm_sum(void **state)
+{
+    (void)state;
+    TensorOutcome out = outcome_with("skip_norm_sum", case_of(1));
+    assert_true(out.gradient > 1e-3);
+    assert_false(out.replicas_equal);
+    TensorOutcome without_sp = outcome_with("skip_norm_sum", case_of(0)); /* where norms are not partial */
+    assert_false(noticed(&without_sp));
+}
+
+static void local_softmax(void **state)
+{
+    (void)state;
+    for (int sp = 0; sp < 2; sp++) assert_true(outcome_with("local_softmax", case_of(sp)).loss > 1e-2);
+}
+
+/* Counters go on over the whole test, so a call's number is taken from where they stand. */
+static long calls_so_far(const TensorCase *c, const char *group, CommKind kind)
+{
+    Group *tp, *kv, *dp;
+    tensor_case_mesh(c, &tp, &kv, &dp);
+    return group_count(strcmp(group, "tp") == 0 ? tp : kv, kind).calls;
+}
+
+/* Every collective of the first step, one at a time. */
+static void skipped_collectives(void **state)
+{
+    (void)state;
+    int dropped = 0;
+    for (int sp = 0; sp < 2; sp++) {
+        TensorCase c = case_of(sp);
+        Expected e = {0};
+        tensor_expect(&e, &c.model, &c.options, tensor_shape(&c.options, 4), c.sequences * c.seq, false, c.accumulate,
+                      1);
+        for (int row = 0; row < e.comm_rows; row++) {
+            if (strcmp(e.comm[row].group, "dp") == 0) continue; /* one rank: test_bugs has its own */
+            for (long n = 1; n <= (long)e.comm[row].calls; n++) {
+                char bug[96];
+                snprintf(bug, sizeof bug, "skip=%s.%s.%ld", e.comm[row].group, comm_kind_name(e.comm[row].kind),
+                         calls_so_far(&c, e.comm[row].group, e.comm[row].kind) + n);
+                TensorOutcome out = outcome_with(bug, c);
+                if (!noticed(&out)) fail_msg("sp %d: %s, call %ld of a step, went unnoticed", sp, bug, n);
+                dropped++;
+            }
+        }
+    }
+    printf("%d dropped collectives, all noticed\n", dropped);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(without_bugs_all_is_well),
+    cmocka_unit_test(count_copies_in_norm),
+    cmocka_unit_test(skip_norm_sum),
+    cmocka_unit_test(local_softmax),
+    cmocka_unit_test(skipped_collectives),
+};
+TESTING_MAIN(tests)
