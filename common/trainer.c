@@ -137,7 +137,9 @@ void trainer_begin(Trainer *t, Replicas replicas)
     int64_t area = (int64_t)c->batch * c->seq * (c->seq + 1) / 2; /* causal, whole sequences */
     agree(metrics_open(&t->metrics, c, t->scheme, &t->mesh, area));
     agree(*c->dump ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels, first_rank()) : NULL);
-    run_begin(c, &t->mesh, t->model->params.count, data_tokens(t->data));
+    Params whole = params_table(&c->architecture);
+    run_begin(c, &t->mesh, whole.count, data_tokens(t->data));
+    params_free(&whole);
     t->verify = verify_create(t->config.verify, t->model, &t->batch, t->optimizer.config, replicas);
     metrics_start(&t->metrics);
 }

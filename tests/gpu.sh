@@ -48,6 +48,12 @@ else
             done
         done
     done
+    for build in fp64 fp32 bf16; do
+        for ranks in 2 4 8; do
+            for sp in 0 1; do verify_on_gpu $build $ranks tiny-megatron --model nano --tp $ranks --sp $sp --ignore 0.5; done
+        done
+        verify_on_gpu $build 4 tiny-megatron --model demo --tp 2 --overlap-chunks 4 --accumulate 2
+    done
     verify_on_gpu bf16 2 tiny-fsdp --model demo --reduce real --accumulate 2
     verify_on_gpu bf16 1 tiny-fsdp --model demo --recompute
     verify_on_gpu fp32 2 tiny-fsdp --model demo --reshard 0 --accumulate-sharded 0 --accumulate 2

@@ -65,6 +65,7 @@ else
     export CUDA_VISIBLE_DEVICES= # what follows is what a machine without a GPU prints
     . tests/cli.sh
     . tests/cli_fsdp.sh
+    . tests/cli_megatron.sh
     . tests/docs.sh
 fi
 echo "$passed passed, $failed failed"

@@ -133,6 +133,20 @@ static void blocks_make_the_whole(void **state)
     params_free(&whole);
 }
 
+/* What cannot be cut is refused, with both numbers. */
+static void refused_models(void **state)
+{
+    (void)state;
+    ModelConfig c = preset_find("nano")->model;
+    c.heads = 12, c.kv_heads = 4, c.ff = 24;
+    assert_null(model_config_check_slice(&c, 4));
+    assert_non_null(strstr(model_config_check_slice(&c, 8), "--tp 8: must divide the model's heads, 12"));
+    assert_non_null(
+        strstr(model_config_check_slice(&c, 6), "--tp 6: must divide the model's kv heads, 4, or be a multiple"));
+    c.ff = 26;
+    assert_non_null(strstr(model_config_check_slice(&c, 4), "--tp 4: must divide the feed-forward width, 26"));
+}
+
 /* Activations fall with tp; under SP all of them but what a tp rank sees of the whole rows while it multiplies. */
 static void activations_fall(void **state)
 {
@@ -151,7 +165,7 @@ static void activations_fall(void **state)
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(equals_single_device), cmocka_unit_test(sends_and_holds_what_it_promises),
     cmocka_unit_test(small_traps),          cmocka_unit_test(blocks_make_the_whole),
-    cmocka_unit_test(activations_fall),
+    cmocka_unit_test(activations_fall),     cmocka_unit_test(refused_models),
 };
 
 TESTING_MAIN(tests)

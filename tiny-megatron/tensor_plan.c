@@ -89,33 +89,49 @@ void tensor_expect(Expected *e, const ModelConfig *model, const TensorOptions *o
 
 /* --- the schedule --- */
 
+static void show_row(const char *computes, const char *sends)
+{
+    if (*sends)
+        printf("  %-12s  %s\n", computes, sends);
+    else
+        printf("  %s\n", computes);
+}
+
 void tensor_show_plan(const ModelConfig *model, const TensorOptions *o, Shape shape)
 {
     int tp = shape.size[AXIS_TP];
     ModelConfig c = model_config_slice(model, tp);
-    const char *in = o->sp ? "all-gather" : "", *out = tp == 1 ? "" : o->sp ? "reduce-scatter" : "all-reduce";
-    printf("one layer on each of %d ranks that share it: %d of %d heads, %d of %d kv heads, %d of %d ff features; %s\n",
+    bool split = tp > 1, sp = o->sp;
+    const char *before = sp ? "all-gather of rows, before" : "";
+    const char *after = !split ? ""
+                        : sp   ? "reduce-scatter of partial sums, after"
+                               : "all-reduce of partial sums, after";
+    const char *row_back = sp ? "all-gather of gradients, before" : "";
+    const char *column_back = !split ? ""
+                              : sp   ? "all-gather of rows again, for the weights; reduce-scatter of gradients, after"
+                                     : "all-reduce of gradients, while those of the weights are computed";
+    printf("one layer on each of %d ranks that share it: %d of %d heads, %d of %d kv heads, %d of %d ff features, %s\n",
            tp, c.heads, model->heads, c.kv_heads, model->kv_heads, c.ff, model->ff,
-           o->sp ? "rows of the stream split" : "rows of the stream whole");
-    const char *const forward[][2] = {{"norm", ""},      {"qkv", in},      {"attention", ""}, {"output", out},
-                                      {"add, norm", ""}, {"gate, up", in}, {"swiglu", ""},    {"down", out}};
-    printf("  %-22s  %s\n", "forward", "sends");
-    for (int i = 0; i < 8; i++)
-        printf("  %-22s%s%s%s\n", forward[i][0], *forward[i][1] ? "  " : "", forward[i][1],
-               !*forward[i][1]       ? ""
-               : forward[i][1] == in ? " of rows, before"
-                                     : " of the partial sums, after");
-    printf("  %-22s  %s\n", "backward", "sends");
-    const char *const names[] = {"down", "swiglu", "gate, up", "norm", "output", "attention", "qkv", "norm"};
-    for (int i = 0; i < 8; i++) {
-        bool row = i == 0 || i == 4, column = i == 2 || i == 6;
-        const char *text = tp == 1 ? "" : row && o->sp ? "  all-gather of gradients, before" : "";
-        if (tp > 1 && column)
-            text = o->sp ? "  all-gather of rows again, for the weights; reduce-scatter of gradients, after"
-                         : "  all-reduce of gradients, after, while the weights' are computed";
-        printf("  %-22s%s\n", names[i], text);
-    }
-    if (o->sp && o->overlap_chunks > 1)
+           sp ? "and its part of the stream's rows" : "and all of the stream's rows");
+    printf("forward\n");
+    show_row("norm", "");
+    show_row("qkv", before);
+    show_row("attention", "");
+    show_row("output", after);
+    show_row("add, norm", "");
+    show_row("gate, up", before);
+    show_row("swiglu", "");
+    show_row("down", after);
+    printf("backward\n");
+    show_row("down", row_back);
+    show_row("swiglu", "");
+    show_row("gate, up", column_back);
+    show_row("norm", "");
+    show_row("output", row_back);
+    show_row("attention", "");
+    show_row("qkv", column_back);
+    show_row("norm, add", "");
+    if (sp && o->overlap_chunks > 1)
         printf("each in %ld chunks: one travels while another is multiplied\n", o->overlap_chunks);
     if (shape.size[AXIS_DP] > 1)
         printf("gradients are then reduced over %d replicas, as in tiny-ddp\n", shape.size[AXIS_DP]);
