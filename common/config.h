@@ -17,7 +17,7 @@ typedef struct {
     double lr, weight_decay, clip;
     long warmup;
     /* how to run */
-    const char *device, *kernel;
+    const char *device, *kernel, *autotune;
     double timeout, peak, memory_cap;
     long recompute;
     /* what to look at */

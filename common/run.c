@@ -74,10 +74,16 @@ static int choose_threads(int *bound)
     return threads > 0 ? threads : 1;
 }
 
+int run_use_threads(void)
+{
+    int bound;
+    kernels_set_threads(choose_threads(&bound));
+    return bound;
+}
+
 void run_begin(Config *c, const Mesh *mesh, size_t parameters, int64_t tokens)
 {
-    int bound, threads = choose_threads(&bound);
-    kernels_set_threads(threads);
+    int bound = run_use_threads();
     agree(*c->trace ? trace_open(c->trace) : NULL);
     trace_start();
     if (group_rank(mesh->world) != 0) return;

@@ -4,6 +4,9 @@
 #include "config.h"
 #include "mesh.h"
 
+/* Sets the threads of this rank's CPU kernels: its share of the cores. Returns whether the launcher bound it to fewer. */
+int run_use_threads(void);
+
 /* [all ranks] Reads the flags, starts the watchdog, then MPI. --help and --bug list print and exit with status 0, a
  * wrong flag with 2. `scheme` is the trainer's own table of options. */
 void run_start(int argc, char **argv, const char *program, OptionTable scheme, Config *config);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "autotune.h"
 #include "error.h"
 #include "run.h"
 #include "sample.h"
@@ -74,12 +75,12 @@ static const char *check_output(const char *flag, const char *path, const char *
 /* Before anything is written: a run that is refused must leave every file as it was. */
 static const char *check_outputs(const Config *c)
 {
-    const char *const others[] = {c->data, c->log, c->trace, c->dump};
+    const char *const others[] = {c->data, c->log, c->trace, c->dump, c->autotune};
     const struct {
         const char *flag, *path;
         int others; /* the data, and the outputs named before this one */
-    } outputs[] = {{"log", c->log, 1}, {"trace", c->trace, 2}, {"dump", c->dump, 3}};
-    for (int o = 0; o < 3; o++) {
+    } outputs[] = {{"log", c->log, 1}, {"trace", c->trace, 2}, {"dump", c->dump, 3}, {"autotune", c->autotune, 4}};
+    for (int o = 0; o < 4; o++) {
         const char *complaint = check_output(outputs[o].flag, outputs[o].path, others, outputs[o].others);
         if (complaint) return complaint;
         for (int e = 0; e < o; e++) /* named twice, before either exists */
@@ -120,6 +121,11 @@ void trainer_open(Trainer *t, Shape shape, Holding holding, int stream_parts, co
     holding.tp = shape.size[AXIS_TP];
     holding.tp_rank = t->mesh.coordinate[AXIS_TP];
     holding.copy = t->mesh.coordinate[AXIS_DP] > 0;
+    agree(first_rank() ? check_outputs(c) : NULL);
+    ModelConfig slice = model_config_slice(&c->architecture, holding.tp);
+    run_use_threads();
+    if (*c->autotune)
+        agree(autotune(&c->kernels, &slice, t->batch.sequences * (int)c->seq, (int)c->seq, c->kernel, c->autotune));
     ModelPart part = {.holding = holding, .recompute = c->recompute, .stream_parts = stream_parts};
     t->model = model_create_part(&c->architecture, &c->kernels, t->batch.sequences * (int)c->seq, part);
     if (c->pretrained)
@@ -127,8 +133,6 @@ void trainer_open(Trainer *t, Shape shape, Holding holding, int stream_parts, co
     else
         params_init(&t->model->params, &c->kernels, (uint64_t)c->seed);
     t->optimizer = optimizer_create(config_optimizer(c), &t->model->params, &c->kernels);
-
-    agree(first_rank() ? check_outputs(c) : NULL);
 }
 
 void trainer_begin(Trainer *t, Replicas replicas)

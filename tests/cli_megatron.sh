@@ -10,6 +10,7 @@ refused "chunks without sp" "--overlap-chunks 2: goes with --sp 1" 2 $nano --sp 
 refused "more chunks than there may be" "--overlap-chunks 17: must be a whole number from 1 to 16" 2 $nano --overlap-chunks 17
 ddp=build/fp32/tiny-ddp
 
+head -c 600 LICENSE | tr "\200-\377" " " > "$work/ascii" # the fixtures have few words
 verified() { [ "$status" = 0 ] && grep -q '^verify: PASS' "$work/out" && ! grep -q DIFFERS "$work/out"; }
 for flags in "--tp 4" "--tp 2 --accumulate 2 --ignore 0.5" "--tp 4 --sp 0" "--tp 2 --overlap-chunks 3 --recompute" "--tp 1"; do
     run 4 $megatron $nano $flags --verify --ledger --sample 5
@@ -37,3 +38,18 @@ run 2 build/fp64-debug/tiny-megatron $nano --verify --sample 5 --accumulate 2
 verdict "tiny-megatron: the debug build finds nothing" [ $status = 0 ]
 run 2 build/fp32-san/tiny-megatron $nano --verify --sample 5 --accumulate 2 --overlap-chunks 2
 verdict "tiny-megatron: the sanitizers find nothing" [ $status = 0 ]
+
+# --- --autotune, in any trainer ---
+
+run 2 $megatron $nano --autotune "$work/tuned" --log "$work/log"
+verdict "--autotune measures, and keeps its choices" [ $status = 0 -a "$(grep -c ' = attention=\| = linear=' "$work/tuned")" = 2 -a "$(grep -c '^autotune: linear=naive .* ms$' "$work/out")" = 5 ]
+grep -o '"loss":[0-9.e-]*' "$work/log" > "$work/losses"
+run 2 $megatron $nano --autotune "$work/tuned" --log "$work/log"
+verdict "the next run believes them" [ "$(grep -c '^autotune: .*, from ' "$work/out")" = 2 -a "$(grep -c ' ms$' "$work/out")" = 0 ]
+verdict "and has the same losses" [ "$(grep -o '"loss":[0-9.e-]*' "$work/log")" = "$(cat "$work/losses")" ]
+ddp=$megatron
+refused "an --autotune file that cannot be written" "--autotune $work/none/file: No such file" 2 $nano --autotune "$work/none/file"
+cp LICENSE "$work/text"
+run 2 $megatron --model nano --steps 1 --data "$work/text" --autotune "$work/text"
+verdict "choices are not written into the data" [ $status = 2 -a "$(cmp LICENSE "$work/text" > /dev/null && echo same)" = same ]
+ddp=build/fp32/tiny-ddp

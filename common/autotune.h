@@ -1,0 +1,19 @@
+/* Choosing among a backend's variants by measuring them (--autotune FILE).
+ *
+ * Why: which kernel is fastest depends on the device and on the shapes, and nobody knows it beforehand. Rank 0 times each
+ * variant of each entry at the shapes that the run will use, all ranks take its choice, and FILE keeps it: the next run on the
+ * same device with the same shapes does not measure again, and takes the same kernels, so that it can give the same bits.
+ *
+ * What --kernel names is not measured: it is taken.
+ */
+#pragma once
+
+#include <stdbool.h>
+
+#include "kernels.h"
+
+/* [all ranks] For layers of this (slice of a) model, on `rows` rows that are sequences of `seq`. Replaces entries of *kernels.
+ * `chosen`: the text of --kernel. Rank 0 prints what it measured and reads and writes `path`. Returns NULL or a complaint about
+ * the file. */
+const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int seq, const char *chosen,
+                     const char *path);

@@ -1,0 +1,157 @@
+/* ranks: 2  builds: fp64 fp32
+ *
+ * The auto-tuner with kernels whose speed is known: it takes the faster one on every rank, remembers it, and leaves alone what
+ * --kernel named. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "autotune.h"
+#include "comm.h"
+#include "error.h"
+#include "model_config.h"
+#include "testing.h"
+
+static Kernels plain;
+static int slow_calls, fast_calls;
+
+static void slow_forward(real *y, const real *x, const real *w, int n, int in, int out)
+{
+    slow_calls++;
+    usleep(2000);
+    plain.linear_forward(y, x, w, n, in, out);
+}
+
+static void fast_forward(real *y, const real *x, const real *w, int n, int in, int out)
+{
+    fast_calls++;
+    plain.linear_forward(y, x, w, n, in, out);
+}
+
+static void use_slow(Kernels *k)
+{
+    k->linear_forward = slow_forward;
+}
+
+static void use_fast(Kernels *k)
+{
+    k->linear_forward = fast_forward;
+}
+
+static const Variant variants[] = {{"linear=fast", use_fast}, {"alone=only", use_slow}, {"linear=slow", use_slow}};
+
+static char path[64];
+
+/* A backend whose default is the slow kernel. */
+static Kernels two_speeds(void)
+{
+    Kernels k = plain;
+    k.variants = variants;
+    k.variant_count = 3;
+    use_slow(&k);
+    slow_calls = fast_calls = 0;
+    return k;
+}
+
+static bool takes_fast(const char *chosen, const char *file, const char **complaint)
+{
+    Kernels k = two_speeds();
+    *complaint = autotune(&k, &preset_find("nano")->model, 96, 48, chosen, file);
+    return k.linear_forward == fast_forward;
+}
+
+static void takes_the_faster(void **state)
+{
+    (void)state;
+    const char *complaint;
+    bool first = comm_world_rank() == 0;
+    bool fast = takes_fast("", path, &complaint);
+    assert_together(fast && !complaint, "the slow kernel was taken");
+    assert_together((slow_calls > 0 && fast_calls > 0) == first, "measured %d and %d times", slow_calls, fast_calls);
+}
+
+static void remembers(void **state)
+{
+    (void)state;
+    const char *complaint;
+    bool fast = takes_fast("", path, &complaint);
+    assert_together(fast && !complaint, "the cache was not believed");
+    assert_together(slow_calls == 0 && fast_calls == 0, "measured again");
+
+    Kernels k = two_speeds(); /* other shapes are measured */
+    complaint = autotune(&k, &preset_find("nano")->model, 48, 48, "", path);
+    assert_together(k.linear_forward == fast_forward && !complaint, "other rows");
+    assert_together((slow_calls > 0) == (comm_world_rank() == 0), "other rows were not measured");
+}
+
+/* A cache that names a kernel which is not there is no cache; one that names the slow kernel is obeyed. */
+static void reads_the_cache(void **state)
+{
+    (void)state;
+    const char *const names[] = {"linear=gone", "linear=slow"};
+    for (int n = 0; n < 2; n++) {
+        if (comm_world_rank() == 0) {
+            char line[500];
+            FILE *f = fopen(path, "r");
+            CHECK(f && fgets(line, sizeof line, f));
+            fclose(f);
+            char *value = strstr(line, " = ");
+            CHECK(value);
+            *value = '\0';
+            f = fopen(path, "w");
+            CHECK(f);
+            fprintf(f, "%s = %s\n", line, names[n]);
+            fclose(f);
+        }
+        comm_barrier(comm_control());
+        const char *complaint;
+        bool fast = takes_fast("", path, &complaint);
+        assert_together(!complaint && fast == (n == 0), "with %s in the cache", names[n]);
+        comm_barrier(comm_control());
+    }
+}
+
+static void leaves_alone_what_is_chosen(void **state)
+{
+    (void)state;
+    const char *complaint;
+    bool fast = takes_fast("attention=naive,linear=slow", path, &complaint);
+    assert_together(!fast && !complaint && slow_calls + fast_calls == 0, "--kernel was overruled");
+}
+
+static void says_what_cannot_be_written(void **state)
+{
+    (void)state;
+    const char *complaint;
+    takes_fast("", "/none/such/file", &complaint);
+    assert_together((complaint != NULL) == (comm_world_rank() == 0), "no complaint");
+}
+
+/* The real backend: whatever it takes is one of its own, and computes. */
+static void of_this_machine(void **state)
+{
+    (void)state;
+    Kernels k = plain;
+    const char *complaint = autotune(&k, &preset_find("nano")->model, 96, 48, "", path);
+    assert_together(!complaint && k.linear_forward && k.attention_backward, "no kernels");
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(takes_the_faster),
+    cmocka_unit_test(remembers),
+    cmocka_unit_test(reads_the_cache),
+    cmocka_unit_test(leaves_alone_what_is_chosen),
+    cmocka_unit_test(says_what_cannot_be_written),
+    cmocka_unit_test(of_this_machine),
+};
+
+int main(int argc, char **argv)
+{
+    plain = kernels_cpu();
+    snprintf(path, sizeof path, "/tmp/tiny-autotune-%d", (int)getppid());
+    unlink(path);
+    int failed = testing_run("test_autotune", tests, sizeof tests / sizeof tests[0], argc, argv);
+    unlink(path);
+    return failed;
+}
