@@ -15,45 +15,19 @@
 DdpCase random_ddp_case(Random *r, int index)
 {
     const int ranks[] = {1, 2, 3, 4, 6, 8};
-    const double buckets[] = {0, 0.0001, 0.004, 1}, ignored[] = {0, 0.3, 0.7, 1};
-    int K = random_int(r, 1, 3);
-    DdpCase c = {
+    const double buckets[] = {0, 0.0001, 0.004, 1};
+    return (DdpCase){
         .ranks = ranks[index % 6],
-        .model = {.layers = random_int(r, 1, 4),
-                  .width = random_int(r, 7, 24),
-                  .heads = K * random_int(r, 1, 3),
-                  .kv_heads = K,
-                  .head_dim = 2 * random_int(r, 2, 5),
-                  .ff = random_int(r, 1, 40),
-                  .vocab = random_int(r, 31, 60),
-                  .tied = random_int(r, 0, 1),
-                  .qk_norm = random_int(r, 0, 1),
-                  .theta = 1e4,
-                  .eps = 1e-5,
-                  .init_std = 0.2},
-        .seq = random_int(r, 1, 17),
-        .sequences = random_int(r, 1, 3),
-        .accumulate = random_int(r, 1, 3),
-        .ignore = ignored[random_int(r, 0, 3)],
-        .clip = random_int(r, 0, 1) ? 0.1 : 1e3, /* active or not */
-        .optimizer = random_int(r, 0, 3) ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
+        .t = random_training(r),
         .options = {.overlap = random_int(r, 0, 1), .bucket_mb = buckets[random_int(r, 0, 3)]},
-        .seed = random_int(r, 0, 1000),
     };
-    c.model.max_seq = c.seq;
-    snprintf(c.model.name, sizeof c.model.name, "random");
-    return c;
 }
 
 const char *describe_ddp_case(const DdpCase *c)
 {
-    static char text[300];
-    snprintf(text, sizeof text,
-             "ranks %d layers %d width %d heads %d/%d x %d ff %d vocab %d tied %d qk_norm %d seq %d sequences %d "
-             "accumulate %d ignore %g clip %g overlap %ld bucket %g seed %ld",
-             c->ranks, c->model.layers, c->model.width, c->model.heads, c->model.kv_heads, c->model.head_dim,
-             c->model.ff, c->model.vocab, c->model.tied, c->model.qk_norm, c->seq, c->sequences, c->accumulate,
-             c->ignore, c->clip, c->options.overlap, c->options.bucket_mb, c->seed);
+    static char text[400], training[300];
+    snprintf(text, sizeof text, "ranks %d overlap %ld bucket %g %s", c->ranks, c->options.overlap, c->options.bucket_mb,
+             describe_training(&c->t, training, sizeof training));
     return text;
 }
 
@@ -99,7 +73,7 @@ static double worst(const Params *p, const acc *ours, const acc *theirs)
 static void compare_counts(DdpOutcome *out, const DdpCase *c, Group *group, CommCount before)
 {
     Expected e = {0};
-    ddp_expect(&e, &c->model, c->options, c->ranks, 1);
+    ddp_expect(&e, &c->t.model, c->options, c->ranks, 1);
     CommCount now = group_count(group, COMM_ALL_REDUCE);
     out->calls = now.calls - before.calls;
     out->calls_expected = (long)e.comm[0].calls;
@@ -111,26 +85,16 @@ static void compare_counts(DdpOutcome *out, const DdpCase *c, Group *group, Comm
 static DdpOutcome train(const DdpCase *c, Group *group, const Data *data)
 {
     DdpOutcome out = {.counts_equal = true};
-    DataOrder order = {.seed = (uint64_t)c->seed,
-                       .batch = c->ranks * c->sequences * c->accumulate,
-                       .seq = c->seq,
-                       .ignore = c->ignore};
-    OptimizerConfig config = {.kind = c->optimizer,
-                              .lr = 1e-2,
-                              .steps = 10,
-                              .weight_decay = 0.1,
-                              .clip = c->clip,
-                              .beta1 = 0.9,
-                              .beta2 = 0.95,
-                              .eps = 1e-8};
+    DataOrder order = training_order(&c->t, c->ranks);
+    OptimizerConfig config = training_recipe(&c->t);
     Kernels kernels = kernels_cpu();
 
-    Batch mine = batch_create(data, order, c->accumulate, group, &kernels),
-          whole = batch_create(data, order, c->accumulate, NULL, &kernels);
-    Model *model = model_create(&c->model, &kernels, mine.sequences * c->seq);
-    Model *twin = model_create(&c->model, &kernels, whole.sequences * c->seq);
-    params_init(&model->params, &kernels, (uint64_t)c->seed);
-    params_init(&twin->params, &kernels, (uint64_t)c->seed);
+    Batch mine = batch_create(data, order, c->t.accumulate, group, &kernels),
+          whole = batch_create(data, order, c->t.accumulate, NULL, &kernels);
+    Model *model = model_create(&c->t.model, &kernels, mine.sequences * c->t.seq);
+    Model *twin = model_create(&c->t.model, &kernels, whole.sequences * c->t.seq);
+    params_init(&model->params, &kernels, (uint64_t)c->t.seed);
+    params_init(&twin->params, &kernels, (uint64_t)c->t.seed);
     Ddp ddp = ddp_create(&model->params, group, c->options);
     model->seams.parameters = ddp_seam(&ddp);
     Optimizer ours = optimizer_create(config, &model->params, &kernels),
@@ -179,7 +143,7 @@ DdpOutcome run_ddp_case(const DdpCase *c, const char *path)
     Group *group = first_ranks(c->ranks);
     if (group) {
         Data *data;
-        CHECK(data_open(&data, path, c->model.vocab, c->seq, 0, 1) == NULL);
+        CHECK(data_open(&data, path, c->t.model.vocab, c->t.seq, 0, 1) == NULL);
         out = train(c, group, data);
         data_close(data);
     }

@@ -3,18 +3,12 @@
 #pragma once
 
 #include "ddp.h"
-#include "model_config.h"
-#include "optimizer.h"
-#include "testing.h"
+#include "training.h"
 
 typedef struct {
     int ranks; /* the first so many of the world */
-    ModelConfig model;
-    int seq, sequences, accumulate; /* sequences: of one rank in one micro-step */
-    double ignore, clip;
-    OptimizerKind optimizer;
+    Training t;
     DdpOptions options;
-    long seed;
 } DdpCase;
 
 /* The worst error of each kind, in verify's metric, over the ranks of the case. */

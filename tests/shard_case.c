@@ -19,28 +19,9 @@ ShardCase random_shard_case(Random *r, int index)
 {
     static const char *const strategies[] = {"zero1", "zero2", "zero3", "fsdp", "hsdp", "fsdp", "ddp"};
     const int ranks[] = {1, 2, 3, 4, 8};
-    const double ignored[] = {0, 0.3, 0.7, 1};
-    int K = random_int(r, 1, 3);
     ShardCase c = {
         .ranks = ranks[index % 5],
-        .model = {.layers = random_int(r, 1, 4),
-                  .width = random_int(r, 7, 24),
-                  .heads = K * random_int(r, 1, 3),
-                  .kv_heads = K,
-                  .head_dim = 2 * random_int(r, 2, 5),
-                  .ff = random_int(r, 1, 40),
-                  .vocab = random_int(r, 31, 60),
-                  .tied = random_int(r, 0, 1),
-                  .qk_norm = random_int(r, 0, 1),
-                  .theta = 1e4,
-                  .eps = 1e-5,
-                  .init_std = 0.2},
-        .seq = random_int(r, 1, 17),
-        .sequences = random_int(r, 1, 3),
-        .accumulate = random_int(r, 1, 3),
-        .ignore = ignored[random_int(r, 0, 3)],
-        .clip = random_int(r, 0, 1) ? 0.1 : 1e3, /* active or not */
-        .optimizer = random_int(r, 0, 3) ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
+        .t = random_training(r),
         .options = {.strategy = strategies[index / 5 % 7],
                     .prefetch = random_int(r, 0, 1),
                     .reshard = random_int(r, 0, 2) > 0,
@@ -48,10 +29,7 @@ ShardCase random_shard_case(Random *r, int index)
                     .reduce = "acc"},
         .recompute = random_int(r, 0, 1),
         .slow_rank = -1,
-        .seed = random_int(r, 0, 1000),
     };
-    c.model.max_seq = c.seq;
-    snprintf(c.model.name, sizeof c.model.name, "random");
     if (strcmp(c.options.strategy, "hsdp") == 0) {
         const int divisors[] = {1, 2, c.ranks / 2, c.ranks};
         c.options.shard_size = divisors[random_int(r, 0, 3)];
@@ -62,16 +40,10 @@ ShardCase random_shard_case(Random *r, int index)
 
 const char *describe_shard_case(const ShardCase *c)
 {
-    static char text[400];
-    snprintf(
-        text, sizeof text,
-        "%s shard %ld ranks %d layers %d width %d heads %d/%d x %d ff %d vocab %d tied %d qk_norm %d seq %d "
-        "sequences %d accumulate %d ignore %g clip %g prefetch %ld reshard %ld accumulate_sharded %ld recompute %d "
-        "seed %ld",
-        c->options.strategy, c->options.shard_size, c->ranks, c->model.layers, c->model.width, c->model.heads,
-        c->model.kv_heads, c->model.head_dim, c->model.ff, c->model.vocab, c->model.tied, c->model.qk_norm, c->seq,
-        c->sequences, c->accumulate, c->ignore, c->clip, c->options.prefetch, c->options.reshard,
-        c->options.accumulate_sharded, c->recompute, c->seed);
+    static char text[500], training[300];
+    snprintf(text, sizeof text, "%s shard %ld ranks %d prefetch %ld reshard %ld accumulate_sharded %ld recompute %d %s",
+             c->options.strategy, c->options.shard_size, c->ranks, c->options.prefetch, c->options.reshard,
+             c->options.accumulate_sharded, c->recompute, describe_training(&c->t, training, sizeof training));
     return text;
 }
 
@@ -252,45 +224,35 @@ static uint64_t bits_of(const Params *p)
 static ShardOutcome train(const ShardCase *c, const Mesh *mesh, ShardGroups groups, const Data *data)
 {
     ShardOutcome out = {0};
-    DataOrder order = {.seed = (uint64_t)c->seed,
-                       .batch = c->ranks * c->sequences * c->accumulate,
-                       .seq = c->seq,
-                       .ignore = c->ignore};
-    OptimizerConfig config = {.kind = c->optimizer,
-                              .lr = 1e-2,
-                              .steps = 10,
-                              .weight_decay = 0.1,
-                              .clip = c->clip,
-                              .beta1 = 0.9,
-                              .beta2 = 0.95,
-                              .eps = 1e-8};
+    DataOrder order = training_order(&c->t, c->ranks);
+    OptimizerConfig config = training_recipe(&c->t);
     Kernels kernels = kernels_cpu();
     Holding holding = strategy_find(c->options.strategy)->holding;
     if (holding.cut != CUT_NOTHING) {
         holding.ranks = mesh->shape.size[AXIS_FSDP];
         holding.rank = mesh->coordinate[AXIS_FSDP];
     }
-    Batch mine = batch_create(data, order, c->accumulate, mesh->data_group, &kernels);
+    Batch mine = batch_create(data, order, c->t.accumulate, mesh->data_group, &kernels);
     memory_charge_twin(1);
-    Batch whole = batch_create(data, order, c->accumulate, NULL, &kernels);
-    Model *twin = model_create(&c->model, &kernels, whole.sequences * c->seq);
-    params_init(&twin->params, &kernels, (uint64_t)c->seed);
+    Batch whole = batch_create(data, order, c->t.accumulate, NULL, &kernels);
+    Model *twin = model_create(&c->t.model, &kernels, whole.sequences * c->t.seq);
+    params_init(&twin->params, &kernels, (uint64_t)c->t.seed);
     Optimizer theirs = optimizer_create(config, &twin->params, &kernels);
     memory_charge_twin(0);
 
     size_t held[MEMORY_CATEGORIES];
     for (int m = 0; m < MEMORY_CATEGORIES; m++) held[m] = memory_held((MemoryCategory)m);
-    Model *model = model_create_part(&c->model, &kernels, mine.sequences * c->seq,
+    Model *model = model_create_part(&c->t.model, &kernels, mine.sequences * c->t.seq,
                                      (ModelPart){.holding = holding, .recompute = c->recompute});
-    params_init(&model->params, &kernels, (uint64_t)c->seed);
-    Sharding sharding = sharding_create(&model->params, &kernels, groups, c->options, c->accumulate);
+    params_init(&model->params, &kernels, (uint64_t)c->t.seed);
+    Sharding sharding = sharding_create(&model->params, &kernels, groups, c->options, c->t.accumulate);
     Watch watch = {.inner = sharding_seam(&sharding), .params = &model->params, .gather = groups.gather};
     watch.slow = group_rank(mesh->world) == c->slow_rank;
     model->seams.parameters = (ParameterSeam){&watch, before_forward, after_forward, before_backward, after_backward};
     Optimizer ours = optimizer_create(config, &model->params, &kernels);
     ours.shards = sharding_norm_group(&sharding);
-    Expected expected = {.optimizer_bytes = c->optimizer == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
-    sharding_expect(&expected, &c->model, &c->options, mesh->shape, c->accumulate, 1);
+    Expected expected = {.optimizer_bytes = c->t.optimizer == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
+    sharding_expect(&expected, &c->t.model, &c->options, mesh->shape, c->t.accumulate, 1);
 
     for (long step = 0; step < 2; step++) {
         batch_read(&mine, step);
@@ -343,7 +305,7 @@ ShardOutcome run_shard_case(const ShardCase *c, const char *path)
     const Mesh *mesh = shard_case_mesh(c, &groups);
     if (mesh) {
         Data *data;
-        CHECK(data_open(&data, path, c->model.vocab, c->seq, 0, 1) == NULL);
+        CHECK(data_open(&data, path, c->t.model.vocab, c->t.seq, 0, 1) == NULL);
         out = train(c, mesh, groups, data);
         data_close(data);
     }

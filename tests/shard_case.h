@@ -2,22 +2,16 @@
  * test_fsdp (all must agree) and test_fsdp_bugs (with a bug switched on they must not). */
 #pragma once
 
-#include "model_config.h"
-#include "optimizer.h"
 #include "sharding.h"
-#include "testing.h"
+#include "training.h"
 
 typedef struct {
     int ranks; /* the first so many of the world */
-    ModelConfig model;
-    int seq, sequences, accumulate; /* sequences: of one rank in one micro-step */
-    double ignore, clip;
-    OptimizerKind optimizer;
+    Training t;
     ShardingOptions options;
     bool recompute;
     int slow_rank; /* sleeps in its hooks; -1: nobody */
     bool tampered; /* at the end one rank has another weight */
-    long seed;
 } ShardCase;
 
 /* The worst error of each kind, in verify's metric, over the ranks of the case. */

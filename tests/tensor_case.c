@@ -16,7 +16,6 @@
 TensorCase random_tensor_case(Random *r, int index)
 {
     const int tps[] = {1, 2, 4, 8, 2, 4, 2};
-    const double ignored[] = {0, 0.3, 0.7, 1};
     int tp = tps[index % 7], heads = tp * random_int(r, 1, 3), kv_heads = 0;
     while (!kv_heads) { /* below, equal to and above tp */
         int k = random_int(r, 1, heads);
@@ -25,48 +24,28 @@ TensorCase random_tensor_case(Random *r, int index)
     TensorCase c = {
         .tp = tp,
         .dp = random_int(r, 1, 2),
-        .model = {.layers = random_int(r, 1, 3),
-                  .width = random_int(r, 7, 24),
-                  .heads = heads,
-                  .kv_heads = kv_heads,
-                  .head_dim = 2 * random_int(r, 1, 4),
-                  .ff = tp * random_int(r, 1, 8),
-                  .vocab = random_int(r, 31, 60),
-                  .tied = random_int(r, 0, 1),
-                  .qk_norm = random_int(r, 0, 1),
-                  .theta = 1e4,
-                  .eps = 1e-5,
-                  .init_std = 0.2},
-        .sequences = random_int(r, 1, 3),
-        .accumulate = random_int(r, 1, 3),
+        .t = random_training(r),
         .window = random_int(r, 0, 1) ? random_int(r, 1, 9) : 0,
-        .ignore = ignored[random_int(r, 0, 3)],
-        .clip = random_int(r, 0, 1) ? 0.1 : 1e3, /* active or not */
-        .optimizer = random_int(r, 0, 3) ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
         .options = {.tp = tp,
                     .sp = tp > 1 && random_int(r, 0, 2) > 0,
                     .overlap = random_int(r, 0, 1),
                     .bucket_mb = 0.004},
         .recompute = random_int(r, 0, 3) == 0,
-        .seed = random_int(r, 0, 1000),
     };
+    c.t.model.heads = heads;
+    c.t.model.kv_heads = kv_heads;
+    c.t.model.ff = tp * random_int(r, 1, 8);
     c.options.overlap_chunks = c.options.sp ? random_int(r, 1, 3) : 1;
-    c.seq = c.options.sp ? tp * (int)c.options.overlap_chunks * random_int(r, 1, 3) : random_int(r, 1, 17);
-    c.model.max_seq = c.seq;
-    snprintf(c.model.name, sizeof c.model.name, "random");
+    c.t.seq = c.options.sp ? tp * (int)c.options.overlap_chunks * random_int(r, 1, 3) : random_int(r, 1, 17);
+    c.t.model.max_seq = c.t.seq;
     return c;
 }
 
 const char *describe_tensor_case(const TensorCase *c)
 {
-    static char text[400];
-    snprintf(
-        text, sizeof text,
-        "tp %d dp %d sp %ld chunks %ld layers %d width %d heads %d/%d x %d ff %d vocab %d tied %d qk_norm %d seq %d "
-        "sequences %d accumulate %d window %d ignore %g clip %g recompute %d seed %ld",
-        c->tp, c->dp, c->options.sp, c->options.overlap_chunks, c->model.layers, c->model.width, c->model.heads,
-        c->model.kv_heads, c->model.head_dim, c->model.ff, c->model.vocab, c->model.tied, c->model.qk_norm, c->seq,
-        c->sequences, c->accumulate, c->window, c->ignore, c->clip, c->recompute, c->seed);
+    static char text[500], training[300];
+    snprintf(text, sizeof text, "tp %d dp %d sp %ld chunks %ld window %d recompute %d %s", c->tp, c->dp, c->options.sp,
+             c->options.overlap_chunks, c->window, c->recompute, describe_training(&c->t, training, sizeof training));
     return text;
 }
 
@@ -80,7 +59,7 @@ const Mesh *tensor_case_mesh(const TensorCase *c, Group **tp, Group **kv, Group 
     } made[SHAPES];
     static int count;
     Group *world = first_ranks(c->tp * c->dp);
-    int i = 0, kv_heads = c->model.kv_heads < c->tp ? c->model.kv_heads : c->tp;
+    int i = 0, kv_heads = c->t.model.kv_heads < c->tp ? c->t.model.kv_heads : c->tp;
     while (i < count && !(made[i].tp == c->tp && made[i].dp == c->dp && made[i].kv_heads == kv_heads)) i++;
     if (i == count) {
         CHECK(count < SHAPES);
@@ -90,7 +69,7 @@ const Mesh *tensor_case_mesh(const TensorCase *c, Group **tp, Group **kv, Group 
         if (world) {
             made[count].mesh = mesh_create(world, tensor_shape(&c->options, c->tp * c->dp));
             made[count].along_tp = mesh_group(&made[count].mesh, 1u << AXIS_TP, "tp");
-            made[count].kv = tensor_kv_group(made[count].along_tp, &c->model);
+            made[count].kv = tensor_kv_group(made[count].along_tp, &c->t.model);
             made[count].along_dp = mesh_group(&made[count].mesh, 1u << AXIS_DP, "dp");
         }
         count++;
@@ -184,32 +163,24 @@ static void compare_ledger(TensorOutcome *out, Group *const groups[3], const Exp
 static TensorOutcome train(const TensorCase *c, const Mesh *mesh, Group *tp, Group *kv, Group *dp, const Data *data)
 {
     TensorOutcome out = {.same_numbers = true};
-    DataOrder order = {
-        .seed = (uint64_t)c->seed, .batch = c->dp * c->sequences * c->accumulate, .seq = c->seq, .ignore = c->ignore};
-    OptimizerConfig config = {.kind = c->optimizer,
-                              .lr = 1e-2,
-                              .steps = 10,
-                              .weight_decay = 0.1,
-                              .clip = c->clip,
-                              .beta1 = 0.9,
-                              .beta2 = 0.95,
-                              .eps = 1e-8};
+    DataOrder order = training_order(&c->t, c->dp);
+    OptimizerConfig config = training_recipe(&c->t);
     Kernels kernels = kernels_cpu();
-    Batch mine = batch_create(data, order, c->accumulate, mesh->data_group, &kernels);
+    Batch mine = batch_create(data, order, c->t.accumulate, mesh->data_group, &kernels);
     memory_charge_twin(1);
-    Batch whole = batch_create(data, order, c->accumulate, NULL, &kernels);
-    Model *twin = model_create(&c->model, &kernels, whole.sequences * c->seq);
-    params_init(&twin->params, &kernels, (uint64_t)c->seed);
+    Batch whole = batch_create(data, order, c->t.accumulate, NULL, &kernels);
+    Model *twin = model_create(&c->t.model, &kernels, whole.sequences * c->t.seq);
+    params_init(&twin->params, &kernels, (uint64_t)c->t.seed);
     Optimizer theirs = optimizer_create(config, &twin->params, &kernels);
     memory_charge_twin(0);
 
     size_t held[MEMORY_CATEGORIES];
     for (int m = 0; m < MEMORY_CATEGORIES; m++) held[m] = memory_held((MemoryCategory)m);
-    int rows = mine.sequences * c->seq, stream_parts = c->options.sp ? c->tp : 1;
+    int rows = mine.sequences * c->t.seq, stream_parts = c->options.sp ? c->tp : 1;
     Holding holding = {.cut = CUT_NOTHING, .tp = c->tp, .tp_rank = mesh->coordinate[AXIS_TP]};
     ModelPart part = {.holding = holding, .recompute = c->recompute, .stream_parts = stream_parts};
-    Model *model = model_create_part(&c->model, &kernels, rows, part);
-    params_init(&model->params, &kernels, (uint64_t)c->seed);
+    Model *model = model_create_part(&c->t.model, &kernels, rows, part);
+    params_init(&model->params, &kernels, (uint64_t)c->t.seed);
     Ddp ddp =
         ddp_create(&model->params, dp, (DdpOptions){.overlap = c->options.overlap, .bucket_mb = c->options.bucket_mb});
     TensorParallel tensor = tensor_create(model, tp, kv, c->options, rows);
@@ -218,11 +189,11 @@ static TensorOutcome train(const TensorCase *c, const Mesh *mesh, Group *tp, Gro
     Optimizer ours = optimizer_create(config, &model->params, &kernels);
     ours.shards = c->tp > 1 ? tp : NULL;
 
-    ModelConfig slice = model_config_slice(&c->model, c->tp);
-    Expected expected = {.optimizer_bytes = c->optimizer == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
+    ModelConfig slice = model_config_slice(&c->t.model, c->tp);
+    Expected expected = {.optimizer_bytes = c->t.optimizer == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
     expected.memory[MEMORY_ACTIVATIONS] =
         model_activation_bytes(&slice, (size_t)rows, c->recompute, (size_t)stream_parts);
-    tensor_expect(&expected, &c->model, &c->options, mesh->shape, rows, c->recompute, c->accumulate, 1);
+    tensor_expect(&expected, &c->t.model, &c->options, mesh->shape, rows, c->recompute, c->t.accumulate, 1);
 
     Group *const groups[3] = {tp, tensor.kv, dp};
     for (long step = 0; step < 2; step++) {
@@ -271,7 +242,7 @@ TensorOutcome run_tensor_case(const TensorCase *c, const char *path)
     const Mesh *mesh = tensor_case_mesh(c, &tp, &kv, &dp);
     if (mesh) {
         Data *data;
-        CHECK(data_open(&data, path, c->model.vocab, c->seq, 0, 1) == NULL);
+        CHECK(data_open(&data, path, c->t.model.vocab, c->t.seq, 0, 1) == NULL);
         out = train(c, mesh, tp, kv, dp, data);
         data_close(data);
     }

@@ -2,20 +2,15 @@
  * test_megatron (all must agree) and test_megatron_bugs (with a bug switched on they must not). */
 #pragma once
 
-#include "optimizer.h"
 #include "tensor_parallel.h"
-#include "testing.h"
+#include "training.h"
 
 typedef struct {
     int tp, dp;
-    ModelConfig model;
-    int seq, sequences, accumulate; /* sequences: of one replica in one micro-step */
-    int window;                     /* keys that a row sees at most; 0: all before it */
-    double ignore, clip;
-    OptimizerKind optimizer;
+    Training t;
+    int window; /* keys that a row sees at most; 0: all before it */
     TensorOptions options;
     bool recompute;
-    long seed;
 } TensorCase;
 
 /* The worst error of each kind, in verify's metric, over the ranks of the case. */

@@ -14,10 +14,10 @@ static DdpCase uneven_case(void)
     Random r = {.seed = 41};
     DdpCase c = random_ddp_case(&r, 3);
     c.ranks = 4;
-    c.seq = 12;
-    c.model.max_seq = 12;
-    c.ignore = 0.5;
-    c.accumulate = 2;
+    c.t.seq = 12;
+    c.t.model.max_seq = 12;
+    c.t.ignore = 0.5;
+    c.t.accumulate = 2;
     c.options = (DdpOptions){.overlap = 1, .bucket_mb = 0.0001};
     return c;
 }
@@ -26,7 +26,7 @@ static DdpOutcome outcome_with(const char *bug, DdpCase c)
 {
     const char *complaint = bug_set(bug);
     if (complaint) fail_msg("%s", complaint);
-    DdpOutcome out = run_ddp_case(&c, testing_token_file(31, 3000));
+    DdpOutcome out = run_ddp_case(&c, training_tokens());
     bug_set(NULL);
     return out;
 }
@@ -74,7 +74,7 @@ static void skipped_collectives(void **state)
     DdpCase c = uneven_case();
     assert_true(outcome_with("skip=dp.all_reduce", c).gradient > 1e-3);
     /* The case reduces one bucket per unit. Counters go on over the whole test, so numbers are taken from here. */
-    int buckets = 1 + c.model.layers;
+    int buckets = 1 + c.t.model.layers;
     for (int b = 0; b < buckets; b++) {
         long calls = 0;
         for (int g = 0; comm_group(g); g++)

@@ -14,20 +14,6 @@
 #include "mesh.h"
 #include "model.h"
 
-/* [all ranks] The data of every case, made by the first that needs it. */
-static const char *tokens(void)
-{
-    static const char *path;
-    if (!path) path = testing_token_file(31, 3000);
-    return path;
-}
-
-#if defined(PRECISION_FP64)
-static const double LATER = 1e-9;
-#else
-static const double LATER = INFINITY; /* drift, not judged */
-#endif
-
 #ifdef DEBUG
 enum { CASES = 18 }; /* unoptimized, and each collective is compared first */
 #else
@@ -41,11 +27,12 @@ static void equals_single_device(void **state)
     double gradient = 0, weight = 0;
     for (int i = 0; i < CASES * testing_grid(); i++) {
         DdpCase c = random_ddp_case(&r, i);
-        DdpOutcome out = run_ddp_case(&c, tokens());
+        DdpOutcome out = run_ddp_case(&c, training_tokens());
         assert_together(out.loss <= ROUNDING && out.gradient <= ROUNDING, "case %d: loss %.1e gradient %.1e: %s", i,
                         out.loss, out.gradient, describe_ddp_case(&c));
-        assert_together(out.later_gradient <= LATER && out.weight <= LATER, "case %d: later %.1e weights %.1e: %s", i,
-                        out.later_gradient, out.weight, describe_ddp_case(&c));
+        assert_together(out.later_gradient <= TRAINING_LATER && out.weight <= TRAINING_LATER,
+                        "case %d: later %.1e weights %.1e: %s", i, out.later_gradient, out.weight,
+                        describe_ddp_case(&c));
         assert_together(out.replicas_equal, "case %d: replicas differ: %s", i, describe_ddp_case(&c));
         gradient = fmax(gradient, out.gradient);
         weight = fmax(weight, out.weight);
@@ -61,7 +48,7 @@ static void sends_what_it_promises(void **state)
     Random r = {.seed = 32};
     for (int i = 0; i < 24; i++) {
         DdpCase c = random_ddp_case(&r, i);
-        DdpOutcome out = run_ddp_case(&c, tokens());
+        DdpOutcome out = run_ddp_case(&c, training_tokens());
         assert_together(out.counts_equal, "case %d: %ld calls of all_reduce on dp, the formula says %ld: %s", i,
                         out.calls, out.calls_expected, describe_ddp_case(&c));
     }
@@ -76,7 +63,7 @@ static void batch_is_cut_by_micro_step(void **state)
     int n = group_size(world), me = group_rank(world), B = 2 * n * ACCUMULATE;
     Kernels kernels = kernels_cpu();
     Data *data;
-    CHECK(data_open(&data, tokens(), 31, SEQ, 0, 1) == NULL);
+    CHECK(data_open(&data, training_tokens(), 31, SEQ, 0, 1) == NULL);
     DataOrder order = {.seed = 2, .batch = B, .seq = SEQ};
     Batch batch = batch_create(data, order, ACCUMULATE, world, &kernels);
     batch_read(&batch, 4);
@@ -115,7 +102,7 @@ static real *train_run(int ranks, DdpOptions options, int accumulate, int slow_r
                        size_t *count)
 {
     Group *group = first_ranks(ranks);
-    const char *path = tokens();
+    const char *path = training_tokens();
     *count = 0;
     if (!group) return NULL;
     ModelConfig config = {.layers = 3,

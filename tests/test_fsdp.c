@@ -11,20 +11,6 @@
 #include "memory.h"
 #include "shard_case.h"
 
-/* [all ranks] The data of every case, made by the first that needs it. */
-static const char *tokens(void)
-{
-    static const char *path;
-    if (!path) path = testing_token_file(31, 3000);
-    return path;
-}
-
-#if defined(PRECISION_FP64)
-static const double LATER = 1e-9;
-#else
-static const double LATER = INFINITY; /* drift, not judged */
-#endif
-
 #ifdef DEBUG
 enum { CASES = 35 }; /* unoptimized, and each collective is compared first */
 #else
@@ -33,11 +19,11 @@ enum { CASES = 140 };
 
 static void check(const ShardCase *c, int i, double *gradient, double *weight)
 {
-    ShardOutcome out = run_shard_case(c, tokens());
+    ShardOutcome out = run_shard_case(c, training_tokens());
     assert_together(out.loss <= ROUNDING && out.gradient <= ROUNDING && out.norm <= ROUNDING,
                     "case %d: loss %.1e gradient %.1e norm %.1e: %s", i, out.loss, out.gradient, out.norm,
                     describe_shard_case(c));
-    assert_together(out.later_gradient <= LATER && out.weight <= LATER && out.whole <= LATER,
+    assert_together(out.later_gradient <= TRAINING_LATER && out.weight <= TRAINING_LATER && out.whole <= TRAINING_LATER,
                     "case %d: later %.1e weights %.1e whole %.1e: %s", i, out.later_gradient, out.weight, out.whole,
                     describe_shard_case(c));
     assert_together(out.replicas_equal, "case %d: replicas differ: %s", i, describe_shard_case(c));
@@ -65,7 +51,7 @@ static void sends_and_holds_what_it_promises(void **state)
     Random r = {.seed = 51};
     for (int i = 0; i < CASES; i++) {
         ShardCase drawn = random_shard_case(&r, i), *c = &drawn;
-        ShardOutcome out = run_shard_case(c, tokens());
+        ShardOutcome out = run_shard_case(c, training_tokens());
         assert_together(!*out.ledger, "case %d: %s: %s", i, out.ledger, describe_shard_case(c));
         bool gives_back = strcmp(c->options.strategy, "zero3") == 0 || strcmp(c->options.strategy, "fsdp") == 0;
         if (gives_back && c->options.reshard)
@@ -83,14 +69,14 @@ static void gathers_ahead(void **state)
             Random r = {.seed = 54};
             ShardCase c = random_shard_case(&r, 3);
             c.ranks = 4;
-            c.model.layers = 3;
+            c.t.model.layers = 3;
             c.options = (ShardingOptions){.strategy = hsdp ? "hsdp" : "fsdp",
                                           .prefetch = prefetch,
                                           .reshard = 1,
                                           .accumulate_sharded = 1,
                                           .reduce = "acc"};
-            int ahead = comm_world_rank() < c.ranks ? run_shard_case(&c, tokens()).ahead
-                                                    : (run_shard_case(&c, tokens()), prefetch);
+            int ahead = comm_world_rank() < c.ranks ? run_shard_case(&c, training_tokens()).ahead
+                                                    : (run_shard_case(&c, training_tokens()), prefetch);
             assert_together(ahead == prefetch, "prefetch %d: %d gathers ahead", prefetch, ahead);
         }
 }
@@ -108,8 +94,8 @@ static void replicas_are_compared(void **state)
             c.options = (ShardingOptions){
                 .strategy = strategies[s], .prefetch = 1, .reshard = 1, .accumulate_sharded = 1, .reduce = "acc"};
             c.tampered = tampered;
-            assert_together(run_shard_case(&c, tokens()).replicas_equal == !tampered, "%s, tampered %d", strategies[s],
-                            tampered);
+            assert_together(run_shard_case(&c, training_tokens()).replicas_equal == !tampered, "%s, tampered %d",
+                            strategies[s], tampered);
         }
 }
 
@@ -123,8 +109,8 @@ static void many_layers(void **state)
         Random r = {.seed = 56};
         ShardCase c = random_shard_case(&r, 3);
         c.ranks = 4;
-        c.model.layers = 70;
-        c.model.init_std = 0.02;
+        c.t.model.layers = 70;
+        c.t.model.init_std = 0.02;
         c.options = (ShardingOptions){
             .strategy = strategies[s], .prefetch = 1, .reshard = 1, .accumulate_sharded = 1, .reduce = "acc"};
         check(&c, s, &gradient, &weight);
@@ -173,8 +159,8 @@ static void hsdp_two_by_two(void **state)
         c.options.shard_size = 2;
         c.options.accumulate_sharded = i % 2;
         c.ranks = 4;
-        c.accumulate = 2;
-        c.ignore = 0.5;
+        c.t.accumulate = 2;
+        c.t.ignore = 0.5;
         check(&c, i, &gradient, &weight);
     }
 }
@@ -189,9 +175,9 @@ static void same_bits(void **state)
             Random r = {.seed = 53};
             ShardCase c = random_shard_case(&r, 3);
             c.ranks = ranks[n];
-            c.model.layers = 3;
-            c.accumulate = 1 + n % 2;
-            c.ignore = 0.3;
+            c.t.model.layers = 3;
+            c.t.accumulate = 1 + n % 2;
+            c.t.ignore = 0.3;
             c.options = (ShardingOptions){
                 .strategy = "fsdp", .prefetch = 1, .reshard = 1, .accumulate_sharded = 1, .reduce = "acc"};
             if (hsdp && c.ranks % 2 == 0) c.options.strategy = "hsdp";
@@ -202,7 +188,7 @@ static void same_bits(void **state)
                 run.options.reshard = k != 3;
                 run.recompute = k == 4;
                 if (k == 5) run.slow_rank = c.ranks - 1;
-                bits[k] = run_shard_case(&run, tokens()).bits;
+                bits[k] = run_shard_case(&run, training_tokens()).bits;
                 assert_together(bits[k] == bits[0], "%d ranks, run %d has other bits: %s", c.ranks, k,
                                 describe_shard_case(&run));
             }

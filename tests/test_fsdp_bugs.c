@@ -14,13 +14,13 @@ static ShardCase case_of(const char *strategy)
     Random r = {.seed = 61};
     ShardCase c = random_shard_case(&r, 3);
     c.ranks = 4;
-    c.model.layers = 2;
-    c.seq = 12;
-    c.model.max_seq = 12;
-    c.ignore = 0.5;
-    c.clip = 0.1;
-    c.accumulate = 2;
-    c.optimizer = OPTIMIZER_ADAMW;
+    c.t.model.layers = 2;
+    c.t.seq = 12;
+    c.t.model.max_seq = 12;
+    c.t.ignore = 0.5;
+    c.t.clip = 0.1;
+    c.t.accumulate = 2;
+    c.t.optimizer = OPTIMIZER_ADAMW;
     c.options =
         (ShardingOptions){.strategy = strategy, .prefetch = 1, .reshard = 1, .accumulate_sharded = 1, .reduce = "acc"};
     if (strcmp(strategy, "hsdp") == 0) c.options.shard_size = 2;
@@ -31,7 +31,7 @@ static ShardOutcome outcome_with(const char *bug, ShardCase c)
 {
     const char *complaint = bug_set(bug);
     if (complaint) fail_msg("%s", complaint);
-    ShardOutcome out = run_shard_case(&c, testing_token_file(31, 3000));
+    ShardOutcome out = run_shard_case(&c, training_tokens());
     bug_set(NULL);
     return out;
 }
@@ -100,7 +100,7 @@ static void skipped_collectives(void **state)
     for (int s = 0; s < 5; s++) {
         ShardCase c = case_of(strategies[s]);
         Expected e = {0};
-        sharding_expect(&e, &c.model, &c.options, sharding_shape(&c.options, c.ranks), c.accumulate, 1);
+        sharding_expect(&e, &c.t.model, &c.options, sharding_shape(&c.options, c.ranks), c.t.accumulate, 1);
         for (int row = 0; row < e.comm_rows; row++)
             for (long n = 1; n <= (long)e.comm[row].calls; n++) {
                 const char *kind = comm_kind_name(e.comm[row].kind);

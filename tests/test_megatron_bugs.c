@@ -15,19 +15,19 @@ static TensorCase case_of(int sp)
     TensorCase c = random_tensor_case(&r, 2);
     c.tp = 4;
     c.dp = 1;
-    c.model.layers = 2;
-    c.model.heads = 4;
-    c.model.kv_heads = 2; /* shared by two ranks */
-    c.model.ff = 12;
-    c.model.vocab = 33;
-    c.model.qk_norm = true;
-    c.seq = c.model.max_seq = 16;
+    c.t.model.layers = 2;
+    c.t.model.heads = 4;
+    c.t.model.kv_heads = 2; /* shared by two ranks */
+    c.t.model.ff = 12;
+    c.t.model.vocab = 33;
+    c.t.model.qk_norm = true;
+    c.t.seq = c.t.model.max_seq = 16;
     c.window = 0;
-    c.ignore = 0.5;
-    c.clip = 0.1;
-    c.accumulate = 2;
+    c.t.ignore = 0.5;
+    c.t.clip = 0.1;
+    c.t.accumulate = 2;
     c.recompute = false;
-    c.optimizer = OPTIMIZER_ADAMW;
+    c.t.optimizer = OPTIMIZER_ADAMW;
     c.options = (TensorOptions){.tp = 4, .sp = sp, .overlap_chunks = sp ? 2 : 1, .overlap = 1, .bucket_mb = 0.004};
     return c;
 }
@@ -36,7 +36,7 @@ static TensorOutcome outcome_with(const char *bug, TensorCase c)
 {
     const char *complaint = bug_set(bug);
     if (complaint) fail_msg("%s", complaint);
-    TensorOutcome out = run_tensor_case(&c, testing_token_file(31, 3000));
+    TensorOutcome out = run_tensor_case(&c, training_tokens());
     bug_set(NULL);
     return out;
 }
@@ -96,8 +96,8 @@ static void skipped_collectives(void **state)
     for (int sp = 0; sp < 2; sp++) {
         TensorCase c = case_of(sp);
         Expected e = {0};
-        tensor_expect(&e, &c.model, &c.options, tensor_shape(&c.options, 4), c.sequences * c.seq, false, c.accumulate,
-                      1);
+        tensor_expect(&e, &c.t.model, &c.options, tensor_shape(&c.options, 4), c.t.sequences * c.t.seq, false,
+                      c.t.accumulate, 1);
         for (int row = 0; row < e.comm_rows; row++) {
             if (strcmp(e.comm[row].group, "dp") == 0) continue; /* one rank: test_bugs has its own */
             for (long n = 1; n <= (long)e.comm[row].calls; n++) {

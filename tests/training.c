@@ -1,0 +1,78 @@
+#include "training.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#if defined(PRECISION_FP64)
+const double TRAINING_LATER = 1e-9;
+#else
+const double TRAINING_LATER = INFINITY;
+#endif
+
+Training random_training(Random *r)
+{
+    const double ignored[] = {0, 0.3, 0.7, 1};
+    int K = random_int(r, 1, 3);
+    Training t = {
+        .model = {.layers = random_int(r, 1, 4),
+                  .width = random_int(r, 7, 24),
+                  .heads = K * random_int(r, 1, 3),
+                  .kv_heads = K,
+                  .head_dim = 2 * random_int(r, 2, 5),
+                  .ff = random_int(r, 1, 40),
+                  .vocab = random_int(r, 31, 60),
+                  .tied = random_int(r, 0, 1),
+                  .qk_norm = random_int(r, 0, 1),
+                  .theta = 1e4,
+                  .eps = 1e-5,
+                  .init_std = 0.2},
+        .seq = random_int(r, 1, 17),
+        .sequences = random_int(r, 1, 3),
+        .accumulate = random_int(r, 1, 3),
+        .ignore = ignored[random_int(r, 0, 3)],
+        .clip = random_int(r, 0, 1) ? 0.1 : 1e3,
+        .optimizer = random_int(r, 0, 3) ? OPTIMIZER_ADAMW : OPTIMIZER_SGD,
+        .seed = random_int(r, 0, 1000),
+    };
+    t.model.max_seq = t.seq;
+    snprintf(t.model.name, sizeof t.model.name, "random");
+    return t;
+}
+
+char *describe_training(const Training *t, char *text, size_t size)
+{
+    snprintf(text, size,
+             "layers %d width %d heads %d/%d x %d ff %d vocab %d tied %d qk_norm %d seq %d sequences %d accumulate %d "
+             "ignore %g clip %g seed %ld",
+             t->model.layers, t->model.width, t->model.heads, t->model.kv_heads, t->model.head_dim, t->model.ff,
+             t->model.vocab, t->model.tied, t->model.qk_norm, t->seq, t->sequences, t->accumulate, t->ignore, t->clip,
+             t->seed);
+    return text;
+}
+
+DataOrder training_order(const Training *t, int replicas)
+{
+    return (DataOrder){.seed = (uint64_t)t->seed,
+                       .batch = replicas * t->sequences * t->accumulate,
+                       .seq = t->seq,
+                       .ignore = t->ignore};
+}
+
+OptimizerConfig training_recipe(const Training *t)
+{
+    return (OptimizerConfig){.kind = t->optimizer,
+                             .lr = 1e-2,
+                             .steps = 10,
+                             .weight_decay = 0.1,
+                             .clip = t->clip,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .eps = 1e-8};
+}
+
+const char *training_tokens(void)
+{
+    static const char *path;
+    if (!path) path = testing_token_file(31, 3000);
+    return path;
+}

@@ -1,0 +1,30 @@
+/* What the cases of all schemes share: a random model, and how it is trained for two steps. */
+#pragma once
+
+#include "data.h"
+#include "model_config.h"
+#include "optimizer.h"
+#include "testing.h"
+
+typedef struct {
+    ModelConfig model;
+    int seq, sequences, accumulate; /* sequences: of one replica in one micro-step */
+    double ignore, clip;            /* clipping is active in about half of the cases */
+    OptimizerKind optimizer;
+    long seed;
+} Training;
+
+/* Everything odd: widths, heads, a vocabulary of 31 to 60 words, up to all labels missing. */
+Training random_training(Random *random);
+
+/* One line that says what it is, into text[size]; returns text. */
+char *describe_training(const Training *t, char *text, size_t size);
+
+DataOrder training_order(const Training *t, int replicas);
+OptimizerConfig training_recipe(const Training *t);
+
+/* [all ranks] The data of every case, 31 words, made by the first that needs it. */
+const char *training_tokens(void);
+
+/* The bound of what follows an optimizer step: AdamW amplifies rounding, so it is judged in fp64 alone. */
+extern const double TRAINING_LATER;
