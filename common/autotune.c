@@ -10,7 +10,8 @@
 #include "error.h"
 #include "recorder.h"
 
-enum { ENTRIES_MAX = 8, LINE = 400, ROWS_TIMED = 1024 };
+enum { LINE = 1024, ROWS_TIMED = 1024 };
+static const char HEADER[] = "# kernels chosen by --autotune\n";
 static const double ENOUGH = 0.02, TOO_SLOW = 1; /* seconds: of repeating a call; of one that is not worth repeating */
 
 static double now(void)
@@ -92,7 +93,14 @@ static void three_products(Bench *b, void *arguments)
     b->k.linear_backward_weight(l->dw, l->y, l->x, l->n, l->in, l->out);
 }
 
-static double time_linear(Bench *b, int in, int out)
+static void one_product(Bench *b, void *arguments)
+{
+    Linear *l = arguments;
+    b->k.linear_forward(l->y, l->x, l->w, l->n, l->in, l->out);
+}
+
+/* May stop early, once it has taken `limit` seconds. */
+static double time_linear(Bench *b, int in, int out, double limit)
 {
     size_t n = (size_t)b->rows;
     Linear l = {.n = b->rows, .in = in, .out = out};
@@ -102,7 +110,8 @@ static double time_linear(Bench *b, int in, int out)
     l.dx = take(b, n * (size_t)in * sizeof(real));
     l.dw = take(b, (size_t)in * (size_t)out * sizeof(acc));
     b->k.fill(l.dw, 0, (size_t)in * (size_t)out * sizeof(acc));
-    double time = seconds(b, three_products, &l, l.dw);
+    double time = seconds(b, one_product, &l, l.y);
+    if (time < limit) time = seconds(b, three_products, &l, l.dw);
     give_back(b);
     return time;
 }
@@ -148,8 +157,9 @@ static double time_attention(Bench *b)
     return time;
 }
 
-/* Milliseconds of all calls of an entry that a micro-step makes, at so many rows; prints each shape. */
-static double time_entry(Bench *b, const char *entry, const char *variant)
+/* Milliseconds of all calls of an entry that a micro-step makes, at so many rows; prints each shape. Stops once there are more
+ * than `limit`. */
+static double time_entry(Bench *b, const char *entry, const char *variant, double limit)
 {
     const ModelConfig *c = b->model;
     if (strcmp(entry, "attention") == 0) {
@@ -166,8 +176,8 @@ static double time_entry(Bench *b, const char *entry, const char *variant)
                   {c->ff, c->width, c->layers},
                   {c->width, c->vocab, 1}};
     double total = 0;
-    for (int s = 0; s < 5; s++) {
-        double ms = 1e3 * time_linear(b, shapes[s].in, shapes[s].out);
+    for (int s = 0; s < 5 && total <= limit; s++) {
+        double ms = 1e3 * time_linear(b, shapes[s].in, shapes[s].out, 1e-3 * limit);
         printf("autotune: %-18s %6d rows, %6d to %-12d x %-4d %10.3f ms\n", variant, b->rows, shapes[s].in,
                shapes[s].out, shapes[s].times, ms);
         total += ms * shapes[s].times;
@@ -185,37 +195,6 @@ static void key_of(char *key, const Bench *b, const char *entry)
              c->head_dim, c->ff, c->vocab, c->layers);
 }
 
-/* Is there a line for the key, with a variant that the backend still has? */
-static bool find_cached(char *variant, const Kernels *k, const char *path, const char *key)
-{
-    char line[LINE + 64];
-    FILE *f = fopen(path, "r");
-    bool found = false;
-    while (f && fgets(line, sizeof line, f)) {
-        size_t length = strlen(key);
-        if (strncmp(line, key, length) != 0 || strncmp(line + length, " = ", 3) != 0) continue;
-        line[strcspn(line, "\n")] = '\0';
-        for (int v = 0; v < k->variant_count; v++)
-            if (strcmp(k->variants[v].name, line + length + 3) == 0) {
-                snprintf(variant, 64, "%s", k->variants[v].name);
-                found = true;
-            }
-    }
-    if (f) fclose(f);
-    return found;
-}
-
-static const char *append(const char *path, const char *key, const char *variant)
-{
-    FILE *f = fopen(path, "a");
-    if (!f) return complain("--autotune %s: %s", path, strerror(errno));
-    int bad = fprintf(f, "%s = %s\n", key, variant) < 0;
-    if (fclose(f) != 0 || bad) return complain("--autotune %s: %s", path, strerror(errno));
-    return NULL;
-}
-
-/* --- choosing --- */
-
 static size_t entry_length(const char *variant)
 {
     return strcspn(variant, "=");
@@ -232,6 +211,58 @@ static bool fits(const Kernels *kernels, const Variant *variant, int head_dim)
     return k.attention_forward == before;
 }
 
+static bool is_of(const Variant *variant, const char *entry)
+{
+    return strlen(entry) == entry_length(variant->name) && strncmp(variant->name, entry, strlen(entry)) == 0;
+}
+
+/* Is there a line for the key, with a variant of the entry that can be taken? */
+static bool find_cached(char *variant, const Kernels *k, const char *path, const char *key, const char *entry,
+                        int head_dim)
+{
+    char line[LINE + 64];
+    FILE *f = fopen(path, "r");
+    bool found = false;
+    while (f && fgets(line, sizeof line, f)) {
+        size_t length = strlen(key);
+        if (strncmp(line, key, length) != 0 || strncmp(line + length, " = ", 3) != 0) continue;
+        line[strcspn(line, "\n")] = '\0';
+        for (int v = 0; v < k->variant_count; v++) {
+            const Variant *known = &k->variants[v];
+            if (strcmp(known->name, line + length + 3) != 0 || !is_of(known, entry) || !fits(k, known, head_dim))
+                continue;
+            snprintf(variant, 64, "%s", known->name);
+            found = true;
+        }
+    }
+    if (f) fclose(f);
+    return found;
+}
+
+/* A new file, or one that this program has written: anything else is somebody's. */
+static const char *check_file(const char *path)
+{
+    char line[sizeof HEADER] = "";
+    FILE *f = fopen(path, "a+");
+    if (!f) return complain("--autotune %s: %s", path, strerror(errno));
+    rewind(f);
+    bool empty = fgets(line, sizeof line, f) == NULL, ours = strcmp(line, HEADER) == 0;
+    int bad = empty && fputs(HEADER, f) < 0;
+    if (fclose(f) != 0 || bad) return complain("--autotune %s: %s", path, strerror(errno));
+    return empty || ours ? NULL : complain("--autotune %s: is there, and not a file of --autotune", path);
+}
+
+static const char *append(const char *path, const char *key, const char *variant)
+{
+    FILE *f = fopen(path, "a");
+    if (!f) return complain("--autotune %s: %s", path, strerror(errno));
+    int bad = fprintf(f, "%s = %s\n", key, variant) < 0;
+    if (fclose(f) != 0 || bad) return complain("--autotune %s: %s", path, strerror(errno));
+    return NULL;
+}
+
+/* --- choosing --- */
+
 /* On rank 0: the variant to take for the entry that `first` is one of; NULL if there is no choice. */
 static const char *choose(Bench *b, const Kernels *kernels, int first, char *variant, const char *path)
 {
@@ -241,19 +272,18 @@ static const char *choose(Bench *b, const Kernels *kernels, int first, char *var
     b->k = *kernels;
     key_of(key, b, entry);
     *variant = '\0';
-    if (find_cached(variant, kernels, path, key)) {
+    if (find_cached(variant, kernels, path, key, entry, b->model->head_dim)) {
         printf("autotune: %s, from %s\n", variant, path);
         return NULL;
     }
-    double best = 0;
-    for (int v = first; v < kernels->variant_count; v++) {
+    double best = 1e12;
+    for (int v = kernels->variant_count - 1; v >= first; v--) { /* the default first: it is seldom the slowest */
         const Variant *candidate = &kernels->variants[v];
-        if (strncmp(candidate->name, entry, length) != 0 || candidate->name[length] != '=') continue;
-        if (!fits(kernels, candidate, b->model->head_dim)) continue;
+        if (!is_of(candidate, entry) || !fits(kernels, candidate, b->model->head_dim)) continue;
         b->k = *kernels;
         candidate->use(&b->k);
-        double ms = time_entry(b, entry, candidate->name);
-        if (*variant && ms >= best) continue;
+        double ms = time_entry(b, entry, candidate->name, best);
+        if (ms >= best) continue;
         best = ms;
         snprintf(variant, 64, "%s", candidate->name);
     }
@@ -287,17 +317,20 @@ const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int s
     size_t bytes = kernels->workspace_bytes ? kernels->workspace_bytes(model, b.rows) : 0;
     void *workspace = bytes && decides ? kernels->alloc(bytes) : NULL;
     if (workspace) kernels->use_workspace(workspace, bytes);
-    const char *complaint = NULL;
-    FILE *f = decides ? fopen(path, "a") : NULL; /* before measuring for nothing */
-    if (decides && !f) complaint = complain("--autotune %s: %s", path, strerror(errno));
-    if (f) fclose(f);
+    char table[LINE] = ""; /* what there is to choose from, which all ranks must agree on */
+    snprintf(table, sizeof table, "%s", kernels->backend);
+    for (int v = 0; v < kernels->variant_count; v++)
+        snprintf(table + strlen(table), sizeof table - strlen(table), " %s", kernels->variants[v].name);
+    if (!comm_same_bits(control, table, sizeof table))
+        return complain("--autotune %s: the ranks have different kernels; --device says which to take", path);
+    const char *complaint = decides ? check_file(path) : NULL;
     watchdog_pause(); /* the others wait for rank 0 */
     for (int v = 0; v < kernels->variant_count; v++) {
         char variant[64] = "";
         if (!is_open(kernels, v, chosen)) continue;
         if (decides && !complaint) complaint = choose(&b, kernels, v, variant, path);
         comm_broadcast(control, variant, sizeof variant, COMM_BYTE, 0);
-        if (*variant) kernels_choose(kernels, variant);
+        if (*variant && !complaint) complaint = kernels_choose(kernels, variant);
     }
     watchdog_resume();
     if (workspace) {

@@ -4,7 +4,8 @@
  * variant of each entry at the shapes that the run will use, all ranks take its choice, and FILE keeps it: the next run on the
  * same device with the same shapes does not measure again, and takes the same kernels, so that it can give the same bits.
  *
- * What --kernel names is not measured: it is taken.
+ * What --kernel names is not measured: it is taken. At most 1024 rows are timed (or one sequence), each variant only as long as it
+ * can still win. What is allocated for it is given back before the model is, and is not held against --memory-cap.
  */
 #pragma once
 

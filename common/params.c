@@ -345,8 +345,7 @@ const char *params_unequal(const Params *p, const Kernels *kernels, Replicas rep
             const real *weights = unit->weights + (v->offset - unit->offset);
             same = same_bits(kernels, replicas.whole, weights, v->size * sizeof *weights) && same;
         }
-        bool on_all = v->size == params_whole_size(v);
-        Group *alike = on_all ? replicas.tp : v->partial == PARTIAL_BY_KV_HEADS ? replicas.kv : NULL;
+        Group *alike = v->vector ? replicas.tp : v->partial == PARTIAL_BY_KV_HEADS ? replicas.kv : NULL;
         for (int i = 0; i < p->pieces && alike; i++) {
             Overlap o = params_overlap(v, &p->piece[i]);
             const acc *master = p->piece[i].master + o.in_piece;

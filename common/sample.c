@@ -47,7 +47,7 @@ void sample_print(Model *model, const char *prompt, long count, int seq, uint64_
     Rows host = rows_create_host(seq), rows = rows_create(seq);
     float *logits = malloc((size_t)V * sizeof *logits);
     real *row = malloc((size_t)V * sizeof *row);
-    int parts = (V + model->config.vocab - 1) / model->config.vocab; /* of a split vocabulary, the last padded */
+    int parts = model->params.holding.tp; /* of a split vocabulary, the last ones padded */
     real *whole = memory_alloc((size_t)parts * (size_t)model->config.vocab * sizeof *whole, MEMORY_ACTIVATIONS);
     if (!logits || !row) fatal("out of memory for --sample %ld", count);
     for (long s = 0; s < count; s++) {

@@ -20,12 +20,12 @@ int main(int argc, char **argv)
     Shape shape = tensor_shape(&options, ranks);
     trainer_check(&t, shape);
     const Config *config = &t.config;
-    agree(tensor_check_model(&options, &config->architecture, config->seq));
+    int rows = (int)(config->batch * config->seq / config->accumulate) / shape.size[AXIS_DP];
+    agree(tensor_check_model(&options, &config->architecture, config->seq, rows));
     Holding holding = {.cut = CUT_NOTHING, .tp = (int)options.tp}; /* everything of its slice of the model */
     int stream_parts = options.sp ? (int)options.tp : 1;
 
     /* What this run will send and hold, by formula: for --show and --ledger. */
-    int rows = (int)(config->batch * config->seq / config->accumulate) / shape.size[AXIS_DP];
     Expected expected = trainer_expect(&t, shape, stream_parts);
     tensor_expect(&expected, &config->architecture, &options, shape, rows, config->recompute, (int)config->accumulate,
                   config->steps);

@@ -1,5 +1,6 @@
 /* What tiny-megatron promises: its flags, what it sends and holds, the schedule of a layer. Nothing here looks at a running
  * TensorParallel, so the ledger compares two independent accounts. */
+#include <limits.h>
 #include <stdio.h>
 
 #include "error.h"
@@ -38,10 +39,15 @@ Shape tensor_shape(const TensorOptions *o, int ranks)
     return (Shape){{[AXIS_TP] = (int)o->tp, [AXIS_CP] = 1, [AXIS_FSDP] = 1, [AXIS_DP] = ranks / (int)o->tp}};
 }
 
-const char *tensor_check_model(const TensorOptions *o, const ModelConfig *model, long seq)
+const char *tensor_check_model(const TensorOptions *o, const ModelConfig *model, long seq, long rows)
 {
     const char *complaint = model_config_check_slice(model, (int)o->tp);
     if (complaint) return complaint;
+    if (o->tp > 1 && rows > INT_MAX / model->width)
+        return complain(
+            "--batch: %ld rows in a micro-step times width %d are more than one collective takes; --accumulate "
+            "cuts them",
+            rows, model->width);
     if (o->sp && seq % (o->tp * o->overlap_chunks))
         return complain("--seq %ld: with --sp 1 must be a multiple of --tp x --overlap-chunks = %ld x %ld", seq, o->tp,
                         o->overlap_chunks);
