@@ -83,9 +83,9 @@ void cuda_swiglu_backward(real *dgate_up, const real *dy, const real *gate_up, i
 void cuda_cross_entropy(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
 void cuda_logits_top(acc *top, const real *logits, int n, int vocab, int stride);
 void cuda_logits_sum(acc *total, acc *target, const real *logits, const acc *top, const int *label, int first, int n,
-                int vocab, int stride);
-void cuda_logits_gradient(acc *loss, real *logits, const acc *top, const acc *total, const acc *target, const int *label,
-                     int first, double scale, int n, int vocab, int stride);
+                     int vocab, int stride);
+void cuda_logits_gradient(acc *loss, real *logits, const acc *top, const acc *total, const acc *target,
+                          const int *label, int first, double scale, int n, int vocab, int stride);
 
 void cuda_draw(acc *w, size_t first, size_t n, uint64_t seed, uint64_t stream, double std);
 void cuda_cast(real *w, const acc *master, size_t n);
