@@ -247,6 +247,7 @@ static const char *check_file(const char *path)
     if (!f) return complain("--autotune %s: %s", path, strerror(errno));
     rewind(f);
     bool empty = fgets(line, sizeof line, f) == NULL, ours = strcmp(line, HEADER) == 0;
+    fseek(f, 0, SEEK_END);
     int bad = empty && fputs(HEADER, f) < 0;
     if (fclose(f) != 0 || bad) return complain("--autotune %s: %s", path, strerror(errno));
     return empty || ours ? NULL : complain("--autotune %s: is there, and not a file of --autotune", path);
