@@ -172,45 +172,6 @@ static double worst_whole(const Params *p, const acc *theirs)
     return worst_error;
 }
 
-static Group *group_called(const ShardGroups *groups, const char *name)
-{
-    return strcmp(name, "gather") == 0   ? groups->gather
-           : strcmp(name, "reduce") == 0 ? groups->reduce
-                                         : groups->replicate;
-}
-
-/* What was sent in one step, of which the counters before stand in `before`, and what is held, beside the formulas. */
-static void compare_ledger(ShardOutcome *out, const ShardGroups *groups, const Expected *e,
-                           CommCount before[3][COMM_KINDS], const size_t held_before[])
-{
-    Group *const all[] = {groups->gather, groups->reduce, groups->replicate};
-    long expected_calls = 0, calls = 0;
-    for (int r = 0; r < e->comm_rows && !*out->ledger; r++) {
-        const ExpectedComm *want = &e->comm[r];
-        Group *group = group_called(groups, want->group);
-        int g = group == all[0] ? 0 : group == all[1] ? 1 : 2;
-        CommCount now = group_count(group, want->kind), then = before[g][want->kind];
-        expected_calls += (long)want->calls;
-        if ((double)(now.calls - then.calls) != want->calls ||
-            !(fabs(now.payload - then.payload - want->payload) <= 1e-9 * want->payload))
-            snprintf(out->ledger, sizeof out->ledger, "%s %s: %ld calls %.0f bytes, formula %.0f calls %.0f bytes",
-                     want->group, comm_kind_name(want->kind), now.calls - then.calls, now.payload - then.payload,
-                     want->calls, want->payload);
-    }
-    for (int g = 0; g < 3; g++)
-        for (int k = 0; k < COMM_KINDS; k++) calls += group_count(all[g], (CommKind)k).calls - before[g][k].calls;
-    if (!*out->ledger && calls != expected_calls)
-        snprintf(out->ledger, sizeof out->ledger, "%ld calls in all, formula %ld", calls, expected_calls);
-    const MemoryCategory categories[] = {MEMORY_PARAMETERS, MEMORY_GRADIENTS, MEMORY_OPTIMIZER, MEMORY_BUFFERS};
-    for (int m = 0; m < 4 && !*out->ledger; m++) {
-        size_t held = memory_held(categories[m]) - held_before[categories[m]];
-        if (categories[m] == MEMORY_OPTIMIZER) held -= sizeof(StepScalars);
-        if (held != e->memory[categories[m]])
-            snprintf(out->ledger, sizeof out->ledger, "%s: %zu bytes, formula %zu", memory_category_name(categories[m]),
-                     held, e->memory[categories[m]]);
-    }
-}
-
 static uint64_t bits_of(const Params *p)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -252,15 +213,14 @@ static ShardOutcome train(const ShardCase *c, const Mesh *mesh, ShardGroups grou
     Optimizer ours = optimizer_create(config, &model->params, &kernels);
     ours.shards = sharding_norm_group(&sharding);
     Expected expected = {.optimizer_bytes = c->t.optimizer == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
+    expected.memory[MEMORY_ACTIVATIONS] =
+        model_activation_bytes(&c->t.model, (size_t)mine.sequences * (size_t)c->t.seq, c->recompute, 1);
     sharding_expect(&expected, &c->t.model, &c->options, mesh->shape, c->t.accumulate, 1);
 
     for (long step = 0; step < 2; step++) {
         batch_read(&mine, step);
         batch_read(&whole, step);
-        Group *const all[] = {groups.gather, groups.reduce, groups.replicate};
-        CommCount before[3][COMM_KINDS];
-        for (int g = 0; g < 3; g++)
-            for (int k = 0; k < COMM_KINDS; k++) before[g][k] = group_count(all[g], (CommKind)k);
+        Counters before = training_counters(groups.gather, groups.reduce, groups.replicate);
         double loss = accumulate_gradients(model, &mine, &sharding), want = accumulate_gradients(twin, &whole, NULL);
         comm_all_reduce(mesh->data_group, &loss, 1, COMM_DOUBLE, COMM_SUM);
         for (int i = 0; i < model->params.pieces; i++) { /* must not be counted */
@@ -281,7 +241,7 @@ static ShardOutcome train(const ShardCase *c, const Mesh *mesh, ShardGroups grou
         optimizer_step(&ours, &model->params);
         optimizer_step(&theirs, &twin->params);
         sharding_publish(&sharding);
-        compare_ledger(&out, &groups, &expected, before, held);
+        if (!*out.ledger) training_ledger(out.ledger, sizeof out.ledger, &expected, &before, held);
     }
     out.weight = worst(&model->params, false, twin->params.piece[0].master);
     out.whole = worst_whole(&model->params, twin->params.piece[0].master);

@@ -132,34 +132,6 @@ static bool padding_is_zero(const Params *p)
     return true;
 }
 
-static void compare_ledger(TensorOutcome *out, Group *const groups[3], const Expected *e,
-                           CommCount before[3][COMM_KINDS], const size_t held_before[])
-{
-    for (int r = 0; r < e->comm_rows && !*out->ledger; r++) {
-        const ExpectedComm *want = &e->comm[r];
-        int g = strcmp(want->group, "tp") == 0 ? 0 : strcmp(want->group, "kv") == 0 ? 1 : 2;
-        CommCount now = group_count(groups[g], want->kind), then = before[g][want->kind];
-        if ((double)(now.calls - then.calls) != want->calls ||
-            !(fabs(now.payload - then.payload - want->payload) <= 1e-9 * want->payload))
-            snprintf(out->ledger, sizeof out->ledger, "%s %s: %ld calls %.0f bytes, formula %.0f calls %.0f bytes",
-                     want->group, comm_kind_name(want->kind), now.calls - then.calls, now.payload - then.payload,
-                     want->calls, want->payload);
-    }
-    long calls = 0, expected = 0;
-    for (int r = 0; r < e->comm_rows; r++) expected += (long)e->comm[r].calls;
-    for (int g = 0; g < 3; g++)
-        for (int k = 0; k < COMM_KINDS; k++) calls += group_count(groups[g], (CommKind)k).calls - before[g][k].calls;
-    if (!*out->ledger && calls != expected)
-        snprintf(out->ledger, sizeof out->ledger, "%ld calls in all, formula %ld", calls, expected);
-    for (int m = 0; m < MEMORY_TWIN && !*out->ledger; m++) {
-        size_t held = memory_held((MemoryCategory)m) - held_before[m];
-        if (m == MEMORY_OPTIMIZER) held -= sizeof(StepScalars);
-        if (held != e->memory[m])
-            snprintf(out->ledger, sizeof out->ledger, "%s: %zu bytes, formula %zu",
-                     memory_category_name((MemoryCategory)m), held, e->memory[m]);
-    }
-}
-
 static TensorOutcome train(const TensorCase *c, const Mesh *mesh, Group *tp, Group *kv, Group *dp, const Data *data)
 {
     TensorOutcome out = {.same_numbers = true};
@@ -195,13 +167,10 @@ static TensorOutcome train(const TensorCase *c, const Mesh *mesh, Group *tp, Gro
         model_activation_bytes(&slice, (size_t)rows, c->recompute, (size_t)stream_parts);
     tensor_expect(&expected, &c->t.model, &c->options, mesh->shape, rows, c->recompute, c->t.accumulate, 1);
 
-    Group *const groups[3] = {tp, tensor.kv, dp};
     for (long step = 0; step < 2; step++) {
         batch_read(&mine, step), narrow(&mine, c->window);
         batch_read(&whole, step), narrow(&whole, c->window);
-        CommCount before[3][COMM_KINDS];
-        for (int g = 0; g < 3; g++)
-            for (int k = 0; k < COMM_KINDS; k++) before[g][k] = group_count(groups[g], (CommKind)k);
+        Counters before = training_counters(tp, kv, dp);
         double loss = accumulate_gradients(model, &mine, &tensor, &ddp);
         double want = accumulate_gradients(twin, &whole, NULL, NULL);
         out.same_numbers = comm_same_bits(tp, &loss, sizeof loss) && out.same_numbers;
@@ -220,7 +189,7 @@ static TensorOutcome train(const TensorCase *c, const Mesh *mesh, Group *tp, Gro
         }
         optimizer_step(&ours, &model->params);
         optimizer_step(&theirs, &twin->params);
-        compare_ledger(&out, groups, &expected, before, held);
+        if (!*out.ledger) training_ledger(out.ledger, sizeof out.ledger, &expected, &before, held);
     }
     out.weight = worst(&model->params, false, &twin->params, twin->params.piece[0].master);
     Replicas replicas = {.pieces = dp, .tp = tp, .kv = tensor.kv};

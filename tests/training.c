@@ -2,6 +2,9 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
+
+#include "error.h"
 
 #if defined(PRECISION_FP64)
 const double TRAINING_LATER = 1e-9;
@@ -68,6 +71,43 @@ OptimizerConfig training_recipe(const Training *t)
                              .beta1 = 0.9,
                              .beta2 = 0.95,
                              .eps = 1e-8};
+}
+
+Counters training_counters(Group *a, Group *b, Group *c)
+{
+    Counters now = {.group = {a, b, c}};
+    for (int g = 0; g < 3; g++)
+        for (int k = 0; k < COMM_KINDS; k++) now.count[g][k] = group_count(now.group[g], (CommKind)k);
+    return now;
+}
+
+void training_ledger(char *text, size_t size, const Expected *e, const Counters *before, const size_t *held)
+{
+    Counters now = training_counters(before->group[0], before->group[1], before->group[2]);
+    long calls = 0, expected_calls = 0;
+    *text = '\0';
+    for (int r = 0; r < e->comm_rows && !*text; r++) {
+        const ExpectedComm *want = &e->comm[r];
+        int g = 0;
+        while (g < 3 && strcmp(group_name(now.group[g]), want->group) != 0) g++;
+        CHECK(g < 3);
+        long made = now.count[g][want->kind].calls - before->count[g][want->kind].calls;
+        double sent = now.count[g][want->kind].payload - before->count[g][want->kind].payload;
+        expected_calls += (long)want->calls;
+        if ((double)made != want->calls || !(fabs(sent - want->payload) <= 1e-9 * want->payload))
+            snprintf(text, size, "%s %s: %ld calls %.0f bytes, formula %.0f calls %.0f bytes", want->group,
+                     comm_kind_name(want->kind), made, sent, want->calls, want->payload);
+    }
+    for (int g = 0; g < 3; g++)
+        for (int k = 0; k < COMM_KINDS; k++) calls += now.count[g][k].calls - before->count[g][k].calls;
+    if (!*text && calls != expected_calls) snprintf(text, size, "%ld calls in all, formula %ld", calls, expected_calls);
+    for (int m = 0; m < MEMORY_TWIN && !*text; m++) {
+        size_t holds = memory_held((MemoryCategory)m) - held[m];
+        if (m == MEMORY_OPTIMIZER) holds -= sizeof(StepScalars);
+        if (holds != e->memory[m])
+            snprintf(text, size, "%s: %zu bytes, formula %zu", memory_category_name((MemoryCategory)m), holds,
+                     e->memory[m]);
+    }
 }
 
 const char *training_tokens(void)

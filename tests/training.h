@@ -2,6 +2,7 @@
 #pragma once
 
 #include "data.h"
+#include "ledger.h"
 #include "model_config.h"
 #include "optimizer.h"
 #include "testing.h"
@@ -22,6 +23,17 @@ char *describe_training(const Training *t, char *text, size_t size);
 
 DataOrder training_order(const Training *t, int replicas);
 OptimizerConfig training_recipe(const Training *t);
+
+/* One step's counters and bytes, to be compared with the formulas. */
+typedef struct {
+    Group *group[3];
+    CommCount count[3][COMM_KINDS];
+} Counters;
+Counters training_counters(Group *a, Group *b, Group *c);
+
+/* Writes into text[size] the first count or payload since `before`, or number of bytes held since `held`, that is not what is
+ * expected; nothing if all are. Groups are told apart by name. */
+void training_ledger(char *text, size_t size, const Expected *expected, const Counters *before, const size_t *held);
 
 /* [all ranks] The data of every case, 31 words, made by the first that needs it. */
 const char *training_tokens(void);

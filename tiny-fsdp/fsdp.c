@@ -5,9 +5,9 @@
  *   compute    | unit 0 | unit 1 | unit 2 | ... | unit 3 | unit 2 | unit 1 | unit 0 |
  *   reduce                                               | unit 3 | unit 2 | unit 1 | unit 0
  *
- * Two layers are in memory at most (with --reshard 1 and --accumulate-sharded 1): layer l lives in slot l mod 2 and is given back when its use is over, before the
- * gather that needs the slot is started. The root has a slot of its own and stays from its first use to the end of the
- * backward pass.
+ * Two layers are in memory at most (with --reshard 1 and --accumulate-sharded 1): layer l lives in slot l mod 2 and is
+ * resharded, given back, when its use is over, before the gather that needs the slot is started. The root has a slot of its
+ * own and stays from its first use to the end of the backward pass.
  *
  * HSDP is the same inside a group of ranks; the owners of a part in different groups then all-reduce it. */
 #include <stdlib.h>
@@ -121,7 +121,7 @@ static void start_gather(Sharding *s, int unit)
 }
 
 /* Returns when the unit's weights can be used; starts `next` behind it, if that is a layer (the root is never next). */
-static void have_weights(Sharding *s, int unit, int next)
+static void unshard(Sharding *s, int unit, int next)
 {
     WeightSlot *slot = weight_slot(s->state, unit);
     start_gather(s, unit);
@@ -131,7 +131,7 @@ static void have_weights(Sharding *s, int unit, int next)
     if (s->options.prefetch && next > 0 && next < s->params->units) start_gather(s, next);
 }
 
-static void give_back(Sharding *s, int unit)
+static void reshard(Sharding *s, int unit)
 {
     WeightSlot *slot = weight_slot(s->state, unit);
     slot->unit = -1;
@@ -158,7 +158,7 @@ static void start_reduce(Sharding *s, int unit)
 }
 
 /* Waits for what the slot was reducing, and hands it on. */
-static void settle(Sharding *s, GradSlot *slot)
+static void finish_reduce(Sharding *s, GradSlot *slot)
 {
     Fsdp *f = s->state;
     if (!slot->reduce) return;
@@ -178,21 +178,21 @@ static void settle(Sharding *s, GradSlot *slot)
 
 static void before_forward(void *self, int unit)
 {
-    have_weights(self, unit, unit + 1);
+    unshard(self, unit, unit + 1);
 }
 
 static void after_forward(void *self, int unit)
 {
     Sharding *s = self;
-    if (unit > 0 && s->options.reshard) give_back(s, unit);
+    if (unit > 0 && s->options.reshard) reshard(s, unit);
 }
 
 static void before_backward(void *self, int unit)
 {
     Sharding *s = self;
     GradSlot *slot = grad_slot(s->state, unit);
-    have_weights(s, unit, unit == 0 ? s->params->units - 1 : unit - 1); /* after the root comes the last layer */
-    settle(s, slot);
+    unshard(s, unit, unit == 0 ? s->params->units - 1 : unit - 1); /* after the root comes the last layer */
+    finish_reduce(s, slot);
     if (s->micro_step == 0 || !accumulates_whole(s))
         s->kernels.fill(slot->grads, 0, padded(s, unit) * sizeof *slot->grads);
     s->params->unit[unit].grads = slot->grads;
@@ -202,15 +202,15 @@ static void after_backward(void *self, int unit)
 {
     Sharding *s = self;
     Fsdp *f = s->state;
-    if (s->options.reshard || sharding_is_last(s)) give_back(s, unit);
+    if (s->options.reshard || sharding_is_last(s)) reshard(s, unit);
     s->params->unit[unit].grads = NULL;
     if (accumulates_whole(s) && !sharding_is_last(s)) return;
     start_reduce(s, unit);
-    if (!s->options.prefetch) settle(s, grad_slot(f, unit));
+    if (!s->options.prefetch) finish_reduce(s, grad_slot(f, unit));
     if (unit > 0) return;
     /* the backward pass ends here: nothing may be under way any more */
-    for (int i = 1; i <= f->grad_layers; i++) settle(s, &f->grad[i]);
-    settle(s, &f->grad[0]);
+    for (int i = 1; i <= f->grad_layers; i++) finish_reduce(s, &f->grad[i]);
+    finish_reduce(s, &f->grad[0]);
 }
 
 static void finish(Sharding *s)

@@ -74,7 +74,7 @@ static void before_forward(void *self, int unit)
     gather(self, unit);
 }
 
-static void give_back(Sharding *s, int unit)
+static void reshard(Sharding *s, int unit)
 {
     Unit *u = &s->params->unit[unit];
     memory_poison(u->weights, u->count * sizeof *u->weights);
@@ -83,7 +83,7 @@ static void give_back(Sharding *s, int unit)
 
 static void after_forward(void *self, int unit)
 {
-    if (unit > 0) give_back(self, unit); /* the root is used again soon: it stays */
+    if (unit > 0) reshard(self, unit); /* the root is used again soon: it stays */
 }
 
 static void before_backward(void *self, int unit)
@@ -113,7 +113,7 @@ static void after_backward(void *self, int unit)
                             COMM_SUM);
         if (adds) s->kernels.add(mine->grads, z->reduced, mine->part);
     }
-    give_back(s, unit);
+    reshard(s, unit);
     u->grads = NULL;
 }
 

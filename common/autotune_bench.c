@@ -1,0 +1,169 @@
+#include "autotune_bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "error.h"
+
+static const double ENOUGH = 0.02, TOO_SLOW = 1; /* seconds: of repeating a call; of one that is not worth repeating */
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *take(Bench *b, size_t bytes)
+{
+    void *memory = b->k.alloc(bytes + 64);
+    if (!memory) fatal("--autotune: no memory for %zu bytes", bytes);
+    b->memory[b->taken++] = memory;
+    return memory;
+}
+
+/* Random numbers: zeros can be faster. */
+static real *random_reals(Bench *b, size_t count)
+{
+    acc *from = take(b, count * sizeof *from);
+    real *x = take(b, count * sizeof *x);
+    b->k.draw(from, 0, count, 1, (uint64_t)b->taken, 1);
+    b->k.cast(x, from, count);
+    return x;
+}
+
+static void give_back(Bench *b)
+{
+    while (b->taken > 0) b->k.free(b->memory[--b->taken]);
+}
+
+static void wait_for(Bench *b, const void *anything)
+{
+    char byte;
+    b->k.download(&byte, anything, 1); /* returns when the kernels before it are done */
+}
+
+/* Seconds of one call, the fastest of several; after one that is not timed, because it may load and choose. */
+static double seconds(Bench *b, void (*call)(Bench *, void *), void *arguments, const void *result)
+{
+    double best = 1e9, spent = 0, start = now();
+    call(b, arguments);
+    wait_for(b, result);
+    double first = now() - start;
+    if (first > TOO_SLOW) return first;
+    while (spent < ENOUGH) {
+        start = now();
+        call(b, arguments);
+        wait_for(b, result);
+        double time = now() - start;
+        spent += time;
+        if (time < best) best = time;
+    }
+    return best;
+}
+
+typedef struct {
+    int n, in, out;
+    real *x, *w, *y, *dx;
+    acc *dw;
+} Linear;
+
+static void three_products(Bench *b, void *arguments)
+{
+    Linear *l = arguments;
+    b->k.linear_forward(l->y, l->x, l->w, l->n, l->in, l->out);
+    b->k.linear_backward_input(l->dx, l->y, l->w, l->n, l->in, l->out);
+    b->k.linear_backward_weight(l->dw, l->y, l->x, l->n, l->in, l->out);
+}
+
+static void one_product(Bench *b, void *arguments)
+{
+    Linear *l = arguments;
+    b->k.linear_forward(l->y, l->x, l->w, l->n, l->in, l->out);
+}
+
+/* May stop early, once it has taken `limit` seconds. */
+static double time_linear(Bench *b, int in, int out, double limit)
+{
+    size_t n = (size_t)b->rows;
+    Linear l = {.n = b->rows, .in = in, .out = out};
+    l.x = random_reals(b, n * (size_t)in);
+    l.w = random_reals(b, (size_t)in * (size_t)out);
+    l.y = take(b, n * (size_t)out * sizeof(real));
+    l.dx = take(b, n * (size_t)in * sizeof(real));
+    l.dw = take(b, (size_t)in * (size_t)out * sizeof(acc));
+    b->k.fill(l.dw, 0, (size_t)in * (size_t)out * sizeof(acc));
+    double time = seconds(b, one_product, &l, l.y);
+    if (time < limit) time = seconds(b, three_products, &l, l.dw);
+    give_back(b);
+    return time;
+}
+
+typedef struct {
+    AttentionShape shape;
+    real *qkv, *out, *dqkv;
+    acc *lse, *dot;
+} Attention;
+
+static void both_passes(Bench *b, void *arguments)
+{
+    Attention *a = arguments;
+    size_t q = (size_t)a->shape.heads * (size_t)a->shape.head_dim,
+           kv = (size_t)a->shape.kv_heads * (size_t)a->shape.head_dim;
+    b->k.attention_forward(a->out, NULL, a->lse, a->qkv, a->qkv + q, a->qkv + q + kv, a->shape);
+    b->k.attention_backward(a->dqkv, NULL, a->dqkv + q, a->dqkv + q + kv, NULL, NULL, a->dot, a->out, a->out, a->lse,
+                            a->qkv, a->qkv + q, a->qkv + q + kv, a->shape);
+}
+
+static double time_attention(Bench *b)
+{
+    const ModelConfig *c = b->model;
+    size_t n = (size_t)b->rows, stride = (size_t)(c->heads + 2 * c->kv_heads) * (size_t)c->head_dim;
+    int *host = malloc(3 * n * sizeof *host), *rows = take(b, 3 * n * sizeof *rows);
+    if (!host) fatal("--autotune: no memory");
+    for (size_t i = 0; i < n; i++) { /* causal */
+        host[i] = (int)(i - i % (size_t)b->seq);
+        host[n + i] = (int)i + 1;
+        host[2 * n + i] = (int)i;
+    }
+    b->k.upload(rows, host, 3 * n * sizeof *host);
+    free(host);
+    Attention a = {.shape = {c->heads, c->kv_heads, c->head_dim, b->rows, b->rows, rows, rows + n, rows + 2 * n, stride,
+                             stride, ATTENTION_FIRST | ATTENTION_LAST}};
+    a.qkv = random_reals(b, n * stride);
+    a.dqkv = take(b, n * stride * sizeof(real));
+    a.out = take(b, n * (size_t)(c->heads * c->head_dim) * sizeof(real));
+    a.lse = take(b, n * (size_t)c->heads * sizeof(acc));
+    a.dot = take(b, n * (size_t)c->heads * sizeof(acc));
+    double time = seconds(b, both_passes, &a, a.dqkv);
+    give_back(b);
+    return time;
+}
+
+double bench_entry(Bench *b, const char *entry, const char *variant, double limit)
+{
+    const ModelConfig *c = b->model;
+    if (strcmp(entry, "attention") == 0) {
+        double ms = 1e3 * time_attention(b);
+        printf("autotune: %-18s %6d rows, %d/%d heads of %-12d x %-4d %10.3f ms\n", variant, b->rows, c->heads,
+               c->kv_heads, c->head_dim, c->layers, ms);
+        return ms * c->layers;
+    }
+    const struct {
+        int in, out, times;
+    } shapes[] = {{c->width, (c->heads + 2 * c->kv_heads) * c->head_dim, c->layers},
+                  {c->heads * c->head_dim, c->width, c->layers},
+                  {c->width, 2 * c->ff, c->layers},
+                  {c->ff, c->width, c->layers},
+                  {c->width, c->vocab, 1}};
+    double total = 0;
+    for (int s = 0; s < 5 && total <= limit; s++) {
+        double ms = 1e3 * time_linear(b, shapes[s].in, shapes[s].out, 1e-3 * limit);
+        printf("autotune: %-18s %6d rows, %6d to %-12d x %-4d %10.3f ms\n", variant, b->rows, shapes[s].in,
+               shapes[s].out, shapes[s].times, ms);
+        total += ms * shapes[s].times;
+    }
+    return total;
+}
