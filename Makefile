@@ -181,7 +181,7 @@ test:
 	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $$build programs || exit 1; done
 	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory PRECISION=bf16 programs
 	@test -z "$(gpu)" || $(MAKE) --no-print-directory PRECISION=bf16 BUGS=1 all
-	@HAVE_CUDA="$(HAVE_CUDA)" MPIRUN="$(MPIRUN)" bash tests/run.sh
+	@HAVE_CUDA="$(HAVE_CUDA)" MPIRUN="$(MPIRUN)" bash tests/run.sh; status=$$?; $(if $(gpu),$(MAKE) --no-print-directory all > /dev/null;) exit $$status
 
 grid:
 	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $$build programs || exit 1; done

@@ -1,19 +1,18 @@
 #include "autotune.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "autotune_bench.h"
+#include "autotune_cache.h"
 #include "comm.h"
 #include "error.h"
 #include "recorder.h"
 
-enum { LINE = 1024, ROWS_TIMED = 1024 };
-static const char HEADER[] = "# kernels chosen by --autotune\n";
+enum { LINE = 1024, ROWS_TIMED = 1024, PLANS_TIMED = 32 };
 
-/* --- the cache: a line for each entry: KEY = VARIANT --- */
+/* --- variants --- */
 
 static void key_of(char *key, const Bench *b, const char *entry)
 {
@@ -44,53 +43,23 @@ static bool is_of(const Variant *variant, const char *entry)
     return strlen(entry) == entry_length(variant->name) && strncmp(variant->name, entry, strlen(entry)) == 0;
 }
 
-/* Is there a line for the key, with a variant of the entry that can be taken? */
-static bool find_cached(char *variant, const Kernels *k, const char *path, const char *key, const char *entry,
-                        int head_dim)
+typedef struct {
+    const Kernels *kernels;
+    const char *entry;
+    int head_dim;
+} Wanted;
+
+/* Is this a variant of the entry that can be taken? */
+static bool can_be_taken(const char *name, const void *context)
 {
-    char line[LINE + 64];
-    FILE *f = fopen(path, "r");
-    bool found = false;
-    while (f && fgets(line, sizeof line, f)) {
-        size_t length = strlen(key);
-        if (strncmp(line, key, length) != 0 || strncmp(line + length, " = ", 3) != 0) continue;
-        line[strcspn(line, "\n")] = '\0';
-        for (int v = 0; v < k->variant_count; v++) {
-            const Variant *known = &k->variants[v];
-            if (strcmp(known->name, line + length + 3) != 0 || !is_of(known, entry) || !fits(k, known, head_dim))
-                continue;
-            snprintf(variant, 64, "%s", known->name);
-            found = true;
-        }
+    const Wanted *w = context;
+    for (int v = 0; v < w->kernels->variant_count; v++) {
+        const Variant *known = &w->kernels->variants[v];
+        if (strcmp(known->name, name) == 0 && is_of(known, w->entry) && fits(w->kernels, known, w->head_dim))
+            return true;
     }
-    if (f) fclose(f);
-    return found;
+    return false;
 }
-
-/* A new file, or one that this program has written: anything else is somebody's. */
-static const char *check_file(const char *path)
-{
-    char line[sizeof HEADER] = "";
-    FILE *f = fopen(path, "a+");
-    if (!f) return complain("--autotune %s: %s", path, strerror(errno));
-    rewind(f);
-    bool empty = fgets(line, sizeof line, f) == NULL, ours = strcmp(line, HEADER) == 0;
-    fseek(f, 0, SEEK_END);
-    int bad = empty && fputs(HEADER, f) < 0;
-    if (fclose(f) != 0 || bad) return complain("--autotune %s: %s", path, strerror(errno));
-    return empty || ours ? NULL : complain("--autotune %s: is there, and not a file of --autotune", path);
-}
-
-static const char *append(const char *path, const char *key, const char *variant)
-{
-    FILE *f = fopen(path, "a");
-    if (!f) return complain("--autotune %s: %s", path, strerror(errno));
-    int bad = fprintf(f, "%s = %s\n", key, variant) < 0;
-    if (fclose(f) != 0 || bad) return complain("--autotune %s: %s", path, strerror(errno));
-    return NULL;
-}
-
-/* --- choosing --- */
 
 /* On rank 0: sets `variant` to what to take for the entry that variant `first` is one of. Returns NULL, or a complaint about the
  * file. */
@@ -102,7 +71,8 @@ static const char *choose(Bench *b, const Kernels *kernels, int first, char *var
     b->k = *kernels;
     key_of(key, b, entry);
     *variant = '\0';
-    if (find_cached(variant, kernels, path, key, entry, b->model->head_dim)) {
+    Wanted wanted = {kernels, entry, b->model->head_dim};
+    if (cache_find(variant, 64, path, key, can_be_taken, &wanted)) {
         printf("autotune: %s, from %s\n", variant, path);
         return NULL;
     }
@@ -118,7 +88,7 @@ static const char *choose(Bench *b, const Kernels *kernels, int first, char *var
         snprintf(variant, 64, "%s", candidate->name);
     }
     printf("autotune: %s: %.3f ms in a micro-step of %d rows\n", variant, best, b->rows);
-    return append(path, key, variant);
+    return cache_append(path, key, variant);
 }
 
 /* Is there a choice to make from variant `first` on: the first of its entry, which has several, and --kernel names none? */
@@ -137,7 +107,85 @@ static bool is_open(const Kernels *k, int first, const char *chosen)
     return count > 1;
 }
 
-const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int seq, const char *chosen,
+/* --- plans --- */
+
+static bool is_plan(const char *value, const void *context)
+{
+    char *end;
+    long plan = strtol(value, &end, 10);
+    return end != value && *end == '\0' && plan >= 0 && plan < *(const int *)context;
+}
+
+static bool is_repeated(const Matrix *matrix, int m)
+{
+    for (int i = 0; i < m; i++)
+        if (matrix[i].in == matrix[m].in && matrix[i].out == matrix[m].out) return true;
+    return false;
+}
+
+/* On rank 0: the plan to take for a product of n rows. Adds the milliseconds by the first plan, and by the one taken, to
+ * ms[2]. */
+static const char *choose_plan(int *taken, double ms[2], Bench *b, Product product, int n, Matrix m, const char *path)
+{
+    static const char *const names[PRODUCTS] = {"forward", "backward input", "backward weight"};
+    char key[LINE], value[16];
+    double time[PLANS_TIMED];
+    int plans = b->k.linear_plans(product, n, m.in, m.out);
+    CHECK(plans <= PLANS_TIMED);
+    snprintf(key, sizeof key, "plan of %s %s %s, %s: %d rows, %d to %d", names[product], PRECISION_NAME, b->k.backend,
+             b->k.describe(), n, m.in, m.out);
+    if (cache_find(value, sizeof value, path, key, is_plan, &plans)) {
+        *taken = (int)strtol(value, NULL, 10);
+        return NULL;
+    }
+    bench_plans(b, product, n, m, plans, time);
+    *taken = 0;
+    for (int p = 1; p < plans; p++)
+        if (time[p] < time[*taken] && time[p] < 0.98 * time[0]) *taken = p;
+    printf("autotune: %-18s %6d rows, %6d to %-12d x %-4d %10.3f ms, plan %d of %d: %.3f ms\n", names[product], n, m.in,
+           m.out, m.times, time[0], *taken, plans, time[*taken]);
+    ms[0] += time[0] * m.times;
+    ms[1] += time[*taken] * m.times;
+    snprintf(value, sizeof value, "%d", *taken);
+    return cache_append(path, key, value);
+}
+
+/* [all ranks] */
+static const char *choose_plans(Bench *b, const Kernels *kernels, int rows, int chunks, bool decides, const char *path)
+{
+    Matrix matrix[MATRICES];
+    bench_matrices(matrix, b->model);
+    int64_t taken[MATRICES][PRODUCTS] = {{0}};
+    int n[PRODUCTS] = {rows / chunks, rows / chunks, rows};
+    double ms[2] = {0};
+    const char *complaint = NULL;
+    b->k = *kernels;
+    for (int m = 0; decides && m < MATRICES; m++)
+        for (int p = 0; p < PRODUCTS && !complaint && !is_repeated(matrix, m); p++) {
+            int plan = 0;
+            complaint = choose_plan(&plan, ms, b, (Product)p, n[p], matrix[m], path);
+            taken[m][p] = plan;
+        }
+    comm_broadcast(comm_control(), taken, MATRICES * PRODUCTS, COMM_INT64, 0);
+    for (int m = 0; m < MATRICES; m++)
+        for (int p = 0; p < PRODUCTS && !is_repeated(matrix, m); p++)
+            kernels->linear_choose_plan((Product)p, n[p], matrix[m].in, matrix[m].out, (int)taken[m][p]);
+    if (ms[0] > 0)
+        printf("autotune: products: %.3f ms in a micro-step, by the first plans %.3f ms\n", ms[1], ms[0]);
+    else if (decides && !complaint)
+        printf("autotune: plans of products, from %s\n", path);
+    return complaint;
+}
+
+/* --- */
+
+/* What the kernels write to, for as many rows as are timed. */
+static size_t workspace_for(const Kernels *k, const ModelConfig *model, int rows)
+{
+    return k->workspace_bytes ? k->workspace_bytes(model, rows) : 0;
+}
+
+const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int seq, int chunks, const char *chosen,
                      const char *path)
 {
     Group *control = comm_control();
@@ -150,10 +198,10 @@ const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int s
         snprintf(table + strlen(table), sizeof table - strlen(table), " %s", kernels->variants[v].name);
     if (!comm_same_bits(control, table, sizeof table))
         return complain("--autotune %s: the ranks have different kernels; --device says which to take", path);
-    size_t bytes = kernels->workspace_bytes ? kernels->workspace_bytes(model, b.rows) : 0;
+    size_t bytes = workspace_for(kernels, model, rows);
     void *workspace = bytes && decides ? kernels->alloc(bytes) : NULL;
     if (workspace) kernels->use_workspace(workspace, bytes);
-    const char *complaint = decides ? check_file(path) : NULL;
+    const char *complaint = decides ? cache_check(path) : NULL;
     watchdog_pause(); /* the others wait for rank 0 */
     for (int v = 0; v < kernels->variant_count; v++) {
         char variant[64] = "";
@@ -161,6 +209,10 @@ const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int s
         if (decides && !complaint) complaint = choose(&b, kernels, v, variant, path);
         comm_broadcast(control, variant, sizeof variant, COMM_BYTE, 0);
         if (*variant && !complaint) complaint = kernels_choose(kernels, variant);
+    }
+    if (kernels->linear_plans) {
+        const char *other = choose_plans(&b, kernels, rows, chunks, decides && !complaint, path);
+        if (!complaint) complaint = other;
     }
     watchdog_resume();
     if (workspace) {

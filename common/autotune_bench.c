@@ -7,7 +7,9 @@
 
 #include "error.h"
 
-static const double ENOUGH = 0.02, TOO_SLOW = 1; /* seconds: of repeating a call; of one that is not worth repeating */
+/* Seconds: of repeating a call; of calls that are timed together; of one that is not worth repeating. */
+static const double ENOUGH = 0.03, BATCH = 0.002, TOO_SLOW = 1;
+enum { PIECE = 1 << 20 };
 
 static double now(void)
 {
@@ -24,13 +26,21 @@ static void *take(Bench *b, size_t bytes)
     return memory;
 }
 
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 /* Random numbers: zeros can be faster. */
 static real *random_reals(Bench *b, size_t count)
 {
-    acc *from = take(b, count * sizeof *from);
+    acc *from = take(b, smaller(PIECE, count) * sizeof *from);
     real *x = take(b, count * sizeof *x);
-    b->k.draw(from, 0, count, 1, (uint64_t)b->taken, 1);
-    b->k.cast(x, from, count);
+    for (size_t at = 0; at < count; at += PIECE) {
+        size_t part = smaller(PIECE, count - at);
+        b->k.draw(from, at, part, 1, (uint64_t)b->taken, 1);
+        b->k.cast(x + at, from, part);
+    }
     return x;
 }
 
@@ -45,21 +55,26 @@ static void wait_for(Bench *b, const void *anything)
     b->k.download(&byte, anything, 1); /* returns when the kernels before it are done */
 }
 
-/* Seconds of one call, the fastest of several; after one that is not timed, because it may load and choose. */
+static double seconds_of(Bench *b, void (*call)(Bench *, void *), void *arguments, const void *result, int calls)
+{
+    double start = now();
+    for (int i = 0; i < calls; i++) call(b, arguments);
+    wait_for(b, result);
+    return now() - start;
+}
+
+/* Seconds of one call, the fastest of several batches, since waiting for a GPU takes as long as a small kernel; after calls
+ * that are not counted, because the first may load and choose. */
 static double seconds(Bench *b, void (*call)(Bench *, void *), void *arguments, const void *result)
 {
-    double best = 1e9, spent = 0, start = now();
-    call(b, arguments);
-    wait_for(b, result);
-    double first = now() - start;
+    double first = seconds_of(b, call, arguments, result, 1);
     if (first > TOO_SLOW) return first;
+    double once = seconds_of(b, call, arguments, result, 1), best = 1e9, spent = 0;
+    int calls = once < BATCH ? (int)(BATCH / once) + 1 : 1;
     while (spent < ENOUGH) {
-        start = now();
-        call(b, arguments);
-        wait_for(b, result);
-        double time = now() - start;
+        double time = seconds_of(b, call, arguments, result, calls);
         spent += time;
-        if (time < best) best = time;
+        if (time / calls < best) best = time / calls;
     }
     return best;
 }
@@ -142,6 +157,15 @@ static double time_attention(Bench *b)
     return time;
 }
 
+void bench_matrices(Matrix matrix[MATRICES], const ModelConfig *c)
+{
+    matrix[0] = (Matrix){c->width, (c->heads + 2 * c->kv_heads) * c->head_dim, c->layers};
+    matrix[1] = (Matrix){c->heads * c->head_dim, c->width, c->layers};
+    matrix[2] = (Matrix){c->width, 2 * c->ff, c->layers};
+    matrix[3] = (Matrix){c->ff, c->width, c->layers};
+    matrix[4] = (Matrix){c->width, c->vocab, 1};
+}
+
 double bench_entry(Bench *b, const char *entry, const char *variant, double limit)
 {
     const ModelConfig *c = b->model;
@@ -151,19 +175,51 @@ double bench_entry(Bench *b, const char *entry, const char *variant, double limi
                c->kv_heads, c->head_dim, c->layers, ms);
         return ms * c->layers;
     }
-    const struct {
-        int in, out, times;
-    } shapes[] = {{c->width, (c->heads + 2 * c->kv_heads) * c->head_dim, c->layers},
-                  {c->heads * c->head_dim, c->width, c->layers},
-                  {c->width, 2 * c->ff, c->layers},
-                  {c->ff, c->width, c->layers},
-                  {c->width, c->vocab, 1}};
+    Matrix matrix[MATRICES];
+    bench_matrices(matrix, c);
     double total = 0;
-    for (int s = 0; s < 5 && total <= limit; s++) {
-        double ms = 1e3 * time_linear(b, shapes[s].in, shapes[s].out, 1e-3 * limit);
-        printf("autotune: %-18s %6d rows, %6d to %-12d x %-4d %10.3f ms\n", variant, b->rows, shapes[s].in,
-               shapes[s].out, shapes[s].times, ms);
-        total += ms * shapes[s].times;
+    for (int i = 0; i < MATRICES && total <= limit; i++) {
+        Matrix m = matrix[i];
+        double ms = 1e3 * time_linear(b, m.in, m.out, 1e-3 * limit);
+        printf("autotune: %-18s %6d rows, %6d to %-12d x %-4d %10.3f ms\n", variant, b->rows, m.in, m.out, m.times, ms);
+        total += ms * m.times;
     }
     return total;
+}
+
+/* --- plans --- */
+
+typedef struct {
+    Product product;
+    Linear l;
+} Planned;
+
+static void planned_product(Bench *b, void *arguments)
+{
+    Planned *p = arguments;
+    Linear *l = &p->l;
+    if (p->product == PRODUCT_FORWARD) b->k.linear_forward(l->y, l->x, l->w, l->n, l->in, l->out);
+    if (p->product == PRODUCT_BACKWARD_INPUT) b->k.linear_backward_input(l->dx, l->y, l->w, l->n, l->in, l->out);
+    if (p->product == PRODUCT_BACKWARD_WEIGHT) b->k.linear_backward_weight(l->dw, l->y, l->x, l->n, l->in, l->out);
+}
+
+void bench_plans(Bench *b, Product product, int n, Matrix matrix, int plans, double *ms)
+{
+    size_t in = (size_t)matrix.in, out = (size_t)matrix.out, rows = (size_t)n;
+    Planned p = {.product = product, .l = {.n = n, .in = matrix.in, .out = matrix.out}};
+    const void *result = NULL;
+    if (product != PRODUCT_BACKWARD_WEIGHT) p.l.w = random_reals(b, in * out);
+    if (product != PRODUCT_BACKWARD_INPUT) p.l.x = random_reals(b, rows * in);
+    if (product == PRODUCT_FORWARD) result = p.l.y = take(b, rows * out * sizeof(real));
+    if (product != PRODUCT_FORWARD) p.l.y = random_reals(b, rows * out);
+    if (product == PRODUCT_BACKWARD_INPUT) result = p.l.dx = take(b, rows * in * sizeof(real));
+    if (product == PRODUCT_BACKWARD_WEIGHT) {
+        result = p.l.dw = take(b, in * out * sizeof(acc));
+        b->k.fill(p.l.dw, 0, in * out * sizeof(acc));
+    }
+    for (int plan = 0; plan < plans; plan++) {
+        b->k.linear_choose_plan(product, n, matrix.in, matrix.out, plan);
+        ms[plan] = 1e3 * seconds(b, planned_product, &p, result);
+    }
+    give_back(b);
 }

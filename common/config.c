@@ -32,7 +32,7 @@ static const Option common_options[] = {
 
     {"device", OPTION_CHOICE, AT(device), "auto", .choices = "auto|cpu|cuda", .help = "where the kernels run"},
     {"kernel", OPTION_TEXT, AT(kernel), "", .help = "choose variants: linear=naive,attention=naive"},
-    {"autotune", OPTION_TEXT, AT(autotune), "", .help = "choose variants by measuring them; FILE keeps the choices for the next run"},
+    {"autotune", OPTION_TEXT, AT(autotune), "", .help = "choose kernels by measuring them; FILE keeps the choices for the next run"},
     {"timeout", OPTION_NUMBER, AT(timeout), "60", 0, 1e9, .help = "seconds without progress before a rank gives up; 0: never"},
     {"peak", OPTION_NUMBER, AT(peak), "0", 0, 1e9, .help = "TFLOP/s of one rank's device, for the mfu (GPUs: by name)"},
 

@@ -45,6 +45,9 @@ typedef struct {
     double squares;                  /* of that gradient: its norm, squared */
 } StepScalars;
 
+/* The three products of a linear layer. */
+typedef enum { PRODUCT_FORWARD, PRODUCT_BACKWARD_INPUT, PRODUCT_BACKWARD_WEIGHT, PRODUCTS } Product;
+
 typedef struct Kernels Kernels;
 
 /* One of several kernels behind an entry. */
@@ -91,6 +94,11 @@ struct Kernels {
     void (*linear_backward_input)(real *dx, const real *dy, const real *w, int n, int in, int out);
     /* dw[out, in] adds dy[N, out]^T x[N, in] */
     void (*linear_backward_weight)(acc *dw, const real *dy, const real *x, int n, int in, int out);
+    /* A library may know several ways to compute one of these products at a shape, its plans. How many there are (the first
+     * one is taken unless another is chosen), and choosing one, from then on and for this process: does nothing if there is
+     * no such plan. For operands at addresses that 16 divides; others keep the first. NULL: there is one way. */
+    int (*linear_plans)(Product product, int n, int in, int out);
+    void (*linear_choose_plan)(Product product, int n, int in, int out, int plan);
 
     /* --- embedding --- */
 

@@ -125,7 +125,8 @@ void trainer_open(Trainer *t, Shape shape, Holding holding, int stream_parts, co
     ModelConfig slice = model_config_slice(&c->architecture, holding.tp);
     run_use_threads();
     if (*c->autotune)
-        agree(autotune(&c->kernels, &slice, t->batch.sequences * (int)c->seq, (int)c->seq, c->kernel, c->autotune));
+        agree(autotune(&c->kernels, &slice, t->batch.sequences * (int)c->seq, (int)c->seq, t->chunks ? t->chunks : 1,
+                       c->kernel, c->autotune));
     ModelPart part = {.holding = holding, .recompute = c->recompute, .stream_parts = stream_parts};
     t->model = model_create_part(&c->architecture, &c->kernels, t->batch.sequences * (int)c->seq, part);
     if (c->pretrained)

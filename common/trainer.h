@@ -22,6 +22,7 @@ typedef struct {
     Metrics metrics;
     Dump dump;
     Verify *verify; /* NULL without --verify */
+    int chunks;     /* a scheme that multiplies rows in parts sets how many, before trainer_open; 0: whole */
 } Trainer;
 
 /* [all ranks] Starts MPI and reads the flags. Does not return on --help or a wrong flag. */

@@ -13,7 +13,7 @@ verify_on_gpu() { # precision, ranks, program, flags...
         [ "$status" = 0 ] && grep -q '^verify: PASS' "$work/out" && grep -q ' on cuda ' "$work/out" &&
             ! grep -q DIFFERS "$work/out"
     }
-    verdict "GPU: $program, $build, $ranks ranks, $*: $(grep '^verify: [PF]' "$work/out")" passes
+    verdict "GPU: $program, $build, $ranks ranks, $*: $(sed -n 's/^verify: drift.*judged: \(.*\)/drift \1 /p' "$work/out")$(grep '^verify: [PF]' "$work/out")" passes
     if [ "$ranks" = 1 ]; then
         verdict "GPU: one rank uses NCCL" [ "$(grep -c 'share a GPU' "$work/out")" = 0 -a "$(grep -c '^step 3/3' "$work/out")" = 1 ]
     elif [ "$ranks" -gt "$gpus" ]; then
@@ -58,6 +58,15 @@ else
     verify_on_gpu bf16 1 tiny-fsdp --model demo --recompute
     verify_on_gpu fp32 2 tiny-fsdp --model demo --reshard 0 --accumulate-sharded 0 --accumulate 2
 
+    tuned="build/bf16/tiny-megatron --model demo --data LICENSE --steps 3 --tp 2 --overlap-chunks 2 --autotune $work/gpu-tuned"
+    run 2 $tuned --dump "$work/measured"
+    verdict "GPU: --autotune times plans of products: $(grep '^autotune: products' "$work/out")" [ "$status" = 0 -a "$(grep -c '^autotune: .* plan [0-7] of [2-8]: ' "$work/out")" -ge 12 -a "$(grep -c '^plan of ' "$work/gpu-tuned")" -ge 12 ]
+    run 2 $tuned --dump "$work/remembered"
+    verdict "GPU: and does not time them again" [ "$status" = 0 -a "$(grep -c '^autotune: .* plan [0-7] of' "$work/out")" = 0 -a "$(grep -c '^autotune: .*, from ' "$work/out")" = 2 ]
+    verdict "GPU: the same plans give the same bits" cmp -s "$work/measured" "$work/remembered"
+    run 2 $tuned --verify --ledger
+    verdict "GPU: and the numbers of a single device: $(grep '^verify: [PF]' "$work/out")" [ "$status" = 0 ]
+
     # 350m on four ranks: what ddp holds does not fit under a cap where fsdp trains
     printf '\210\330\064\001\001\000\000\000\000\240\000\000' > "$work/tokens.bin" # 40960 tokens of 16 bits, all below 50304
     { head -c 1012 /dev/zero; head -c 81920 /dev/urandom | tr '\200-\377' '\000-\177'; } >> "$work/tokens.bin"
@@ -67,6 +76,11 @@ else
     run 4 build/bf16/tiny-fsdp $large
     verdict "GPU: under fsdp it trains: $(tail -1 "$work/out")" grep -q '^step 2/2' "$work/out"
 
+    for build in fp64 bf16; do
+        run 4 build/$build/tiny-megatron --data LICENSE --steps 3 --tp 2 --overlap 1 --clip 0 --dump "$work/overlaps"
+        run 4 build/$build/tiny-megatron --data LICENSE --steps 3 --tp 2 --overlap 0 --clip 0 --dump "$work/waits"
+        verdict "GPU: $build, tp 2 times dp 2, overlapping does not change a bit" cmp -s "$work/overlaps" "$work/waits"
+    done
     if [ "$gpus" -gt 1 ]; then
         for build in fp64 fp32 bf16; do
             run 2 build/$build/tiny-ddp --data LICENSE --steps 3 --overlap 1 --clip 0 --dump "$work/overlaps"
@@ -76,7 +90,9 @@ else
             run 2 build/$build/tiny-fsdp --data LICENSE --steps 3 --prefetch 0 --clip 0 --dump "$work/waits"
             verdict "GPU: $build, prefetching does not change a bit" cmp -s "$work/overlaps" "$work/waits"
         done
-        verdict "GPU: a killed rank ends the run" loses_a_rank KILL 60 2 build/bf16/tiny-ddp --data LICENSE
+        for trainer in tiny-ddp tiny-fsdp tiny-megatron; do
+            verdict "GPU: $trainer, a killed rank ends the run" loses_a_rank KILL 60 2 build/bf16/$trainer --data LICENSE
+        done
         verdict "GPU: a stopped rank ends the run" loses_a_rank STOP 60 2 build/bf16/tiny-ddp --data LICENSE --timeout 10
         verdict "GPU: and the other says where it waits" grep -q 'waiting in all_reduce .* on ' "$work/err"
     fi

@@ -42,6 +42,46 @@ static void linear(void **state)
     }
 }
 
+/* Every plan that the auto-tuner may choose gives the product, too. */
+static void linear_plans(void **state)
+{
+    (void)state;
+    int count = rounds(12), most = 0;
+    Random r = {.seed = 70};
+    for (int round = 0; round < count; round++) {
+        int n = 8 * random_int(&r, 1, 40), in = 8 * random_int(&r, 1, 60), out = 8 * random_int(&r, 1, 60);
+        Both *x = both_random(&r, (size_t)n * in, IN_REAL), *w = both_random(&r, (size_t)out * in, IN_REAL);
+        Both *dy = both_random(&r, (size_t)n * out, IN_REAL), *y = both_output((size_t)n * out, IN_REAL);
+        Both *dx = both_output((size_t)n * in, IN_REAL), *dw = both_zero((size_t)out * in, IN_ACC);
+        cpu.linear_forward(HOST(y), HOST(x), HOST(w), n, in, out);
+        cpu.linear_backward_input(HOST(dx), HOST(dy), HOST(w), n, in, out);
+        cpu.linear_backward_weight(HOST(dw), HOST(dy), HOST(x), n, in, out);
+        int plans = gpu.linear_plans(PRODUCT_FORWARD, n, in, out);
+        for (int p = 0; p < plans; p++) {
+            gpu.linear_choose_plan(PRODUCT_FORWARD, n, in, out, p);
+            gpu.linear_forward(DEVICE(y), DEVICE(x), DEVICE(w), n, in, out);
+            both_check("plans y", y, 0);
+        }
+        most = plans > most ? plans : most;
+        plans = gpu.linear_plans(PRODUCT_BACKWARD_INPUT, n, in, out);
+        for (int p = 0; p < plans; p++) {
+            gpu.linear_choose_plan(PRODUCT_BACKWARD_INPUT, n, in, out, p);
+            gpu.linear_backward_input(DEVICE(dx), DEVICE(dy), DEVICE(w), n, in, out);
+            both_check("plans dx", dx, 0);
+        }
+        plans = gpu.linear_plans(PRODUCT_BACKWARD_WEIGHT, n, in, out);
+        for (int p = 0; p < plans; p++) {
+            gpu.linear_choose_plan(PRODUCT_BACKWARD_WEIGHT, n, in, out, p);
+            gpu.fill(DEVICE(dw), 0, (size_t)out * in * sizeof(acc));
+            gpu.linear_backward_weight(DEVICE(dw), DEVICE(dy), DEVICE(x), n, in, out);
+            both_check("plans dw", dw, 0);
+        }
+        for (int p = 0; p < PRODUCTS; p++) gpu.linear_choose_plan((Product)p, n, in, out, 0);
+        both_forget();
+    }
+    assert_true(most > 1);
+}
+
 static void embedding(void **state)
 {
     (void)state;
@@ -262,13 +302,10 @@ static void flat(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(linear),
-    cmocka_unit_test(embedding),
-    cmocka_unit_test(residual_norm),
-    cmocka_unit_test(qk_rope),
-    cmocka_unit_test(swiglu),
-    cmocka_unit_test(cross_entropy),
-    cmocka_unit_test(split_cross_entropy),
+    cmocka_unit_test(linear),        cmocka_unit_test(linear_plans),
+    cmocka_unit_test(embedding),     cmocka_unit_test(residual_norm),
+    cmocka_unit_test(qk_rope),       cmocka_unit_test(swiglu),
+    cmocka_unit_test(cross_entropy), cmocka_unit_test(split_cross_entropy),
     cmocka_unit_test(flat),
 };
 

@@ -35,6 +35,7 @@ int main(int argc, char **argv)
         return run_finish(0);
     }
 
+    t.chunks = options.sp ? (int)options.overlap_chunks : 1;
     trainer_open(&t, shape, holding, stream_parts, &expected); /* data, this rank's slice of the model, optimizer */
     Model *model = t.model;
     Params *params = &model->params;

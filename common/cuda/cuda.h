@@ -48,6 +48,9 @@ void cuda_copy(void *to, const void *from, size_t bytes);
 void cuda_linear_forward(real *y, const real *x, const real *w, int n, int in, int out);
 void cuda_linear_backward_input(real *dx, const real *dy, const real *w, int n, int in, int out);
 void cuda_linear_backward_weight(acc *dw, const real *dy, const real *x, int n, int in, int out);
+int cuda_linear_plans(Product product, int n, int in, int out);
+void cuda_linear_choose_plan(Product product, int n, int in, int out, int plan);
+const char *cuda_linear_library(void); /* "cuBLASLt 13.1.0" */
 
 void cuda_embedding_forward(real *y, const real *w, const int *token, int first, int vocab, int n, int width);
 void cuda_embedding_backward(acc *dw, const real *dy, const int *token, int first, int vocab, int n, int width);

@@ -67,12 +67,12 @@ static double peak_of(const char *device)
 
 static const char *describe(void)
 {
-    static char text[300];
+    static char text[340];
     cudaDeviceProp properties;
     int device;
     CUDA_CHECK(cudaGetDevice(&device));
     CUDA_CHECK(cudaGetDeviceProperties(&properties, device));
-    snprintf(text, sizeof text, "%s, device %d", properties.name, device);
+    snprintf(text, sizeof text, "%s, device %d, %s", properties.name, device, cuda_linear_library());
     return text;
 }
 
@@ -121,6 +121,8 @@ const char *kernels_cuda(Kernels *k, int local_rank)
     k->linear_forward = cuda_linear_forward;
     k->linear_backward_input = cuda_linear_backward_input;
     k->linear_backward_weight = cuda_linear_backward_weight;
+    k->linear_plans = cuda_linear_plans;
+    k->linear_choose_plan = cuda_linear_choose_plan;
     k->embedding_forward = cuda_embedding_forward;
     k->embedding_backward = cuda_embedding_backward;
     k->residual_norm_forward = cuda_residual_norm_forward;

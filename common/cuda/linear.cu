@@ -1,9 +1,11 @@
 /* Matrix products through cuBLASLt, accumulated in `acc`.
  *
  * cuBLASLt is column-major, where a row-major [rows, cols] is its own transpose: y = x w^T is asked for as
- * y^T = w x^T, and so on. A plan (layouts and the algorithm that the heuristic names first) is made once per shape and
- * kept, so that the same command always runs the same kernels. */
+ * y^T = w x^T, and so on. A plan (layouts and an algorithm) is made once per shape and kept, so that the same command
+ * always runs the same kernels. cuBLASLt's heuristic names the algorithms it thinks fastest: the first one is taken, or
+ * the one that the auto-tuner found to be. */
 #include <cublasLt.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,12 +29,12 @@ static const cudaDataType_t REAL = CUDA_R_16BF, ACC = CUDA_R_32F;
 static const cublasComputeType_t COMPUTE = CUBLAS_COMPUTE_32F;
 #endif
 
-enum { WORKSPACE = 64 << 20 };
+enum { WORKSPACE = 64 << 20, PLANS_MAX = 8, ALIGN_MAX = 16 };
 
-/* What a plan is good for: D[m, n] = op(A) op(B) + beta D, column-major, at addresses aligned like these. */
+/* What a plan is good for: D[m, n] = op(A) op(B), column-major and dense, or D adds it (then D is acc, else real); with
+ * operands at addresses aligned like these. All ints: compared as bytes. */
 typedef struct {
-    int m, n, k, lda, ldb, ldd;
-    bool transpose_a, transpose_b, adds; /* adds: beta is 1 and D is acc, else 0 and real */
+    int m, n, k, transpose_a, transpose_b, adds;
     int align_a, align_b, align_d;
 } Shape;
 
@@ -40,21 +42,23 @@ typedef struct {
     Shape shape;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
-    cublasLtMatmulAlgo_t algorithm;
+    cublasLtMatmulAlgo_t algorithm[PLANS_MAX]; /* as the heuristic sorts them */
+    int algorithms, chosen;
 } Plan;
 
 static cublasLtHandle_t handle;
 static Plan *plans;
 static int plan_count, plan_room;
 
+/* No load is wider than 16 bytes: what is aligned better is not another case. */
 static int alignment(const void *pointer)
 {
     int bytes = 1;
-    while (bytes < 256 && (size_t)pointer % (2 * bytes) == 0) bytes *= 2;
+    while (bytes < ALIGN_MAX && (size_t)pointer % (2 * bytes) == 0) bytes *= 2;
     return bytes;
 }
 
-static void choose_algorithm(Plan *p)
+static void find_algorithms(Plan *p)
 {
     const Shape *s = &p->shape;
     cublasLtMatmulPreference_t preference;
@@ -71,19 +75,21 @@ static void choose_algorithm(Plan *p)
                                                     sizeof align_d));
     BLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &align_d,
                                                     sizeof align_d));
-    cublasLtMatmulHeuristicResult_t result;
+    cublasLtMatmulHeuristicResult_t result[PLANS_MAX];
     int found = 0;
-    BLAS_CHECK(
-        cublasLtMatmulAlgoGetHeuristic(handle, p->operation, p->a, p->b, p->d, p->d, preference, 1, &result, &found));
-    if (!found) fatal("cuBLASLt has no kernel for a product of %d x %d x %d", s->m, s->n, s->k);
-    p->algorithm = result.algo;
+    BLAS_CHECK(cublasLtMatmulAlgoGetHeuristic(handle, p->operation, p->a, p->b, p->d, p->d, preference, PLANS_MAX,
+                                              result, &found));
+    p->algorithms = p->chosen = 0;
+    for (int r = 0; r < found; r++)
+        if (result[r].state == CUBLAS_STATUS_SUCCESS) p->algorithm[p->algorithms++] = result[r].algo;
+    if (!p->algorithms) fatal("cuBLASLt has no kernel for a product of %d x %d x %d", s->m, s->n, s->k);
     BLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
 }
 
-static Plan *plan_for(Shape shape)
+static Plan *plan_for(Shape s)
 {
     for (int i = 0; i < plan_count; i++)
-        if (memcmp(&plans[i].shape, &shape, sizeof shape) == 0) return &plans[i];
+        if (memcmp(&plans[i].shape, &s, sizeof s) == 0) return &plans[i];
     if (plan_count == plan_room) {
         plan_room = plan_room ? 2 * plan_room : 64;
         plans = (Plan *)realloc(plans, plan_room * sizeof *plans);
@@ -91,54 +97,80 @@ static Plan *plan_for(Shape shape)
     }
     if (!handle) BLAS_CHECK(cublasLtCreate(&handle));
     Plan *p = &plans[plan_count++];
-    p->shape = shape;
-    cublasOperation_t a = shape.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cublasOperation_t b = shape.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
-    int m = shape.m, n = shape.n, k = shape.k;
+    p->shape = s;
+    cublasOperation_t a = s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t b = s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
+    int a_rows = s.transpose_a ? s.k : s.m, a_cols = s.transpose_a ? s.m : s.k;
+    int b_rows = s.transpose_b ? s.n : s.k, b_cols = s.transpose_b ? s.k : s.n;
     BLAS_CHECK(cublasLtMatmulDescCreate(&p->operation, COMPUTE, ACC));
     BLAS_CHECK(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a));
     BLAS_CHECK(cublasLtMatmulDescSetAttribute(p->operation, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b));
-    BLAS_CHECK(
-        cublasLtMatrixLayoutCreate(&p->a, REAL, shape.transpose_a ? k : m, shape.transpose_a ? m : k, shape.lda));
-    BLAS_CHECK(
-        cublasLtMatrixLayoutCreate(&p->b, REAL, shape.transpose_b ? n : k, shape.transpose_b ? k : n, shape.ldb));
-    BLAS_CHECK(cublasLtMatrixLayoutCreate(&p->d, shape.adds ? ACC : REAL, m, n, shape.ldd));
-    choose_algorithm(p);
+    BLAS_CHECK(cublasLtMatrixLayoutCreate(&p->a, REAL, a_rows, a_cols, a_rows));
+    BLAS_CHECK(cublasLtMatrixLayoutCreate(&p->b, REAL, b_rows, b_cols, b_rows));
+    BLAS_CHECK(cublasLtMatrixLayoutCreate(&p->d, s.adds ? ACC : REAL, s.m, s.n, s.m));
+    find_algorithms(p);
     return p;
 }
 
-/* D[m, n] (column-major, leading dimension m) = op(A) op(B), or adds it. */
-static void gemm(void *d, const real *a, bool transpose_a, const real *b, bool transpose_b, int m, int n, int k,
-                 bool adds)
+/* A product of a linear layer, at addresses that are aligned well. */
+static Shape shape_of(Product product, int n, int in, int out)
 {
-    Shape shape;
-    memset(&shape, 0, sizeof shape); /* compared as bytes */
-    shape.m = m, shape.n = n, shape.k = k;
-    shape.lda = transpose_a ? k : m, shape.ldb = transpose_b ? n : k, shape.ldd = m;
-    shape.transpose_a = transpose_a, shape.transpose_b = transpose_b, shape.adds = adds;
-    shape.align_a = alignment(a), shape.align_b = alignment(b), shape.align_d = alignment(d);
-    Plan *p = plan_for(shape);
-    acc alpha = 1, beta = adds ? 1 : 0;
-    BLAS_CHECK(cublasLtMatmul(handle, p->operation, &alpha, a, p->a, b, p->b, &beta, d, p->d, d, p->d, &p->algorithm,
-                              cuda_workspace(WORKSPACE), WORKSPACE, cuda_stream()));
+    Shape s = {0, 0, 0, 0, 0, 0, ALIGN_MAX, ALIGN_MAX, ALIGN_MAX};
+    switch (product) {
+    case PRODUCT_FORWARD: s.m = out, s.n = n, s.k = in, s.transpose_a = 1; break; /* y^T = w x^T */
+    case PRODUCT_BACKWARD_INPUT: s.m = in, s.n = n, s.k = out; break;             /* dx^T = w^T dy^T */
+    default: s.m = in, s.n = out, s.k = n, s.transpose_b = 1, s.adds = 1; break;  /* dw^T adds x^T dy */
+    }
+    return s;
+}
+
+static void multiply(void *d, const real *a, const real *b, Shape s)
+{
+    s.align_a = alignment(a), s.align_b = alignment(b), s.align_d = alignment(d);
+    Plan *p = plan_for(s);
+    acc alpha = 1, beta = s.adds ? 1 : 0;
+    BLAS_CHECK(cublasLtMatmul(handle, p->operation, &alpha, a, p->a, b, p->b, &beta, d, p->d, d, p->d,
+                              &p->algorithm[p->chosen], cuda_workspace(WORKSPACE), WORKSPACE, cuda_stream()));
+}
+
+void cuda_linear_forward(real *y, const real *x, const real *w, int n, int in, int out)
+{
+    multiply(y, w, x, shape_of(PRODUCT_FORWARD, n, in, out));
+}
+
+void cuda_linear_backward_input(real *dx, const real *dy, const real *w, int n, int in, int out)
+{
+    multiply(dx, w, dy, shape_of(PRODUCT_BACKWARD_INPUT, n, in, out));
+}
+
+void cuda_linear_backward_weight(acc *dw, const real *dy, const real *x, int n, int in, int out)
+{
+    multiply(dw, x, dy, shape_of(PRODUCT_BACKWARD_WEIGHT, n, in, out));
+}
+
+/* --- for the auto-tuner --- */
+
+int cuda_linear_plans(Product product, int n, int in, int out)
+{
+    return plan_for(shape_of(product, n, in, out))->algorithms;
+}
+
+void cuda_linear_choose_plan(Product product, int n, int in, int out, int plan)
+{
+    Plan *p = plan_for(shape_of(product, n, in, out));
+    if (plan >= 0 && plan < p->algorithms) p->chosen = plan;
+}
+
+const char *cuda_linear_library(void)
+{
+    static char text[40];
+    size_t version = cublasLtGetVersion(); /* 130100 */
+    snprintf(text, sizeof text, "cuBLASLt %d.%d.%d", (int)(version / 10000), (int)(version / 100 % 100),
+             (int)(version % 100));
+    return text;
 }
 
 size_t cuda_linear_workspace(void)
 {
     return WORKSPACE;
-}
-
-void cuda_linear_forward(real *y, const real *x, const real *w, int n, int in, int out)
-{
-    gemm(y, w, true, x, false, out, n, in, false);
-}
-
-void cuda_linear_backward_input(real *dx, const real *dy, const real *w, int n, int in, int out)
-{
-    gemm(dx, w, false, dy, false, in, n, out, false);
-}
-
-void cuda_linear_backward_weight(acc *dw, const real *dy, const real *x, int n, int in, int out)
-{
-    gemm(dw, x, false, dy, true, in, out, n, true);
 }

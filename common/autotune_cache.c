@@ -1,0 +1,50 @@
+#include "autotune_cache.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "error.h"
+
+enum { LINE = 1200 };
+static const char HEADER[] = "# kernels chosen by --autotune\n";
+
+const char *cache_check(const char *path)
+{
+    char line[sizeof HEADER] = "";
+    FILE *f = fopen(path, "a+");
+    if (!f) return complain("--autotune %s: %s", path, strerror(errno));
+    rewind(f);
+    bool empty = fgets(line, sizeof line, f) == NULL, ours = strcmp(line, HEADER) == 0;
+    fseek(f, 0, SEEK_END);
+    int bad = empty && fputs(HEADER, f) < 0;
+    if (fclose(f) != 0 || bad) return complain("--autotune %s: %s", path, strerror(errno));
+    return empty || ours ? NULL : complain("--autotune %s: is there, and not a file of --autotune", path);
+}
+
+bool cache_find(char *value, size_t room, const char *path, const char *key,
+                bool (*good)(const char *value, const void *context), const void *context)
+{
+    char line[LINE];
+    size_t length = strlen(key);
+    bool found = false;
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        if (strncmp(line, key, length) != 0 || strncmp(line + length, " = ", 3) != 0) continue;
+        if (!good(line + length + 3, context)) continue;
+        snprintf(value, room, "%s", line + length + 3);
+        found = true;
+    }
+    if (f) fclose(f);
+    return found;
+}
+
+const char *cache_append(const char *path, const char *key, const char *value)
+{
+    FILE *f = fopen(path, "a");
+    if (!f) return complain("--autotune %s: %s", path, strerror(errno));
+    int bad = fprintf(f, "%s = %s\n", key, value) < 0;
+    if (fclose(f) != 0 || bad) return complain("--autotune %s: %s", path, strerror(errno));
+    return NULL;
+}
