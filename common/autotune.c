@@ -123,8 +123,8 @@ static bool is_repeated(const Matrix *matrix, int m)
     return false;
 }
 
-/* On rank 0: the plan to take for a product of n rows. Adds the milliseconds by the first plan, and by the one taken, to
- * ms[2]. */
+/* On rank 0: the plan to take for a product of n rows, which a micro-step does m.times. Adds its milliseconds by the first
+ * plan, and by the one taken, to ms[2]. */
 static const char *choose_plan(int *taken, double ms[2], Bench *b, Product product, int n, Matrix m, const char *path)
 {
     static const char *const names[PRODUCTS] = {"forward", "backward input", "backward weight"};
@@ -163,7 +163,9 @@ static const char *choose_plans(Bench *b, const Kernels *kernels, int rows, int 
     for (int m = 0; decides && m < MATRICES; m++)
         for (int p = 0; p < PRODUCTS && !complaint && !is_repeated(matrix, m); p++) {
             int plan = 0;
-            complaint = choose_plan(&plan, ms, b, (Product)p, n[p], matrix[m], path);
+            Matrix each = matrix[m];
+            each.times *= rows / n[p];
+            complaint = choose_plan(&plan, ms, b, (Product)p, n[p], each, path);
             taken[m][p] = plan;
         }
     comm_broadcast(comm_control(), taken, MATRICES * PRODUCTS, COMM_INT64, 0);
