@@ -112,9 +112,7 @@ void device_open(Group *group)
         pthread_mutex_lock(&lanes_mutex);
         lanes[group->index].comm = comm;
         pthread_mutex_unlock(&lanes_mutex);
-        int least, greatest; /* a collective must not queue behind all blocks of a product that is running */
-        CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-        CUDA_CHECK(cudaStreamCreateWithPriority(&lanes[group->index].stream, cudaStreamNonBlocking, greatest));
+        CUDA_CHECK(cudaStreamCreateWithFlags(&lanes[group->index].stream, cudaStreamNonBlocking));
     }
     comm_uncounted(0);
 }
