@@ -173,19 +173,13 @@ static const char *choose_plans(Bench *b, const Kernels *kernels, int rows, int 
         for (int p = 0; p < PRODUCTS && !is_repeated(matrix, m); p++)
             kernels->linear_choose_plan((Product)p, n[p], matrix[m].in, matrix[m].out, (int)taken[m][p]);
     if (ms[0] > 0)
-        printf("autotune: products: %.3f ms in a micro-step, by the first plans %.3f ms\n", ms[1], ms[0]);
+        printf("autotune: products timed: %.3f ms in a micro-step, by the first plans %.3f ms\n", ms[1], ms[0]);
     else if (decides && !complaint)
         printf("autotune: plans of products, from %s\n", path);
     return complaint;
 }
 
 /* --- */
-
-/* What the kernels write to, for as many rows as are timed. */
-static size_t workspace_for(const Kernels *k, const ModelConfig *model, int rows)
-{
-    return k->workspace_bytes ? k->workspace_bytes(model, rows) : 0;
-}
 
 const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int seq, int chunks, const char *chosen,
                      const char *path)
@@ -200,7 +194,7 @@ const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int s
         snprintf(table + strlen(table), sizeof table - strlen(table), " %s", kernels->variants[v].name);
     if (!comm_same_bits(control, table, sizeof table))
         return complain("--autotune %s: the ranks have different kernels; --device says which to take", path);
-    size_t bytes = workspace_for(kernels, model, rows);
+    size_t bytes = kernels->workspace_bytes ? kernels->workspace_bytes(model, rows) : 0;
     void *workspace = bytes && decides ? kernels->alloc(bytes) : NULL;
     if (workspace) kernels->use_workspace(workspace, bytes);
     const char *complaint = decides ? cache_check(path) : NULL;

@@ -70,7 +70,7 @@ static double seconds(Bench *b, void (*call)(Bench *, void *), void *arguments, 
     double first = seconds_of(b, call, arguments, result, 1);
     if (first > TOO_SLOW) return first;
     double once = seconds_of(b, call, arguments, result, 1), best = 1e9, spent = 0;
-    int calls = once < BATCH ? (int)(BATCH / once) + 1 : 1;
+    int calls = (int)(BATCH / (once + 1e-6)) + 1;
     while (spent < ENOUGH) {
         double time = seconds_of(b, call, arguments, result, calls);
         spent += time;

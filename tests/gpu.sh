@@ -41,7 +41,7 @@ else
         verify_on_gpu $build 4 tiny-ddp --model demo --bucket-mb 0
     done
     verify_on_gpu bf16 2 tiny-ddp --model demo --kernel attention=naive
-    for build in fp64 bf16; do
+    for build in fp64 fp32 bf16; do
         for ranks in 2 4; do
             for strategy in zero1 zero2 zero3 fsdp hsdp; do
                 verify_on_gpu $build $ranks tiny-fsdp --model nano --accumulate 2 --ignore 0.5 --strategy $strategy

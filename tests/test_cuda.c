@@ -46,6 +46,7 @@ static void linear(void **state)
 static void linear_plans(void **state)
 {
     (void)state;
+    static const char *const names[PRODUCTS] = {"plans y", "plans dx", "plans dw"};
     int count = rounds(12), most = 0;
     Random r = {.seed = 70};
     for (int round = 0; round < count; round++) {
@@ -56,27 +57,24 @@ static void linear_plans(void **state)
         cpu.linear_forward(HOST(y), HOST(x), HOST(w), n, in, out);
         cpu.linear_backward_input(HOST(dx), HOST(dy), HOST(w), n, in, out);
         cpu.linear_backward_weight(HOST(dw), HOST(dy), HOST(x), n, in, out);
-        int plans = gpu.linear_plans(PRODUCT_FORWARD, n, in, out);
-        for (int p = 0; p < plans; p++) {
-            gpu.linear_choose_plan(PRODUCT_FORWARD, n, in, out, p);
-            gpu.linear_forward(DEVICE(y), DEVICE(x), DEVICE(w), n, in, out);
-            both_check("plans y", y, 0);
+        Both *result[PRODUCTS] = {y, dx, dw};
+        size_t bytes[PRODUCTS] = {n * out * sizeof(real), n * in * sizeof(real), in * out * sizeof(acc)};
+        for (Product product = 0; product < PRODUCTS; product++) {
+            int plans = gpu.linear_plans(product, n, in, out);
+            most = plans > most ? plans : most;
+            for (int p = 0; p < plans; p++) {
+                gpu.linear_choose_plan(product, n, in, out, p);
+                gpu.fill(DEVICE(result[product]), product == PRODUCT_BACKWARD_WEIGHT ? 0 : 0xff,
+                         bytes[product]); /* NaN */
+                if (product == PRODUCT_FORWARD) gpu.linear_forward(DEVICE(y), DEVICE(x), DEVICE(w), n, in, out);
+                if (product == PRODUCT_BACKWARD_INPUT)
+                    gpu.linear_backward_input(DEVICE(dx), DEVICE(dy), DEVICE(w), n, in, out);
+                if (product == PRODUCT_BACKWARD_WEIGHT)
+                    gpu.linear_backward_weight(DEVICE(dw), DEVICE(dy), DEVICE(x), n, in, out);
+                both_check(names[product], result[product], 0);
+            }
+            gpu.linear_choose_plan(product, n, in, out, 0);
         }
-        most = plans > most ? plans : most;
-        plans = gpu.linear_plans(PRODUCT_BACKWARD_INPUT, n, in, out);
-        for (int p = 0; p < plans; p++) {
-            gpu.linear_choose_plan(PRODUCT_BACKWARD_INPUT, n, in, out, p);
-            gpu.linear_backward_input(DEVICE(dx), DEVICE(dy), DEVICE(w), n, in, out);
-            both_check("plans dx", dx, 0);
-        }
-        plans = gpu.linear_plans(PRODUCT_BACKWARD_WEIGHT, n, in, out);
-        for (int p = 0; p < plans; p++) {
-            gpu.linear_choose_plan(PRODUCT_BACKWARD_WEIGHT, n, in, out, p);
-            gpu.fill(DEVICE(dw), 0, (size_t)out * in * sizeof(acc));
-            gpu.linear_backward_weight(DEVICE(dw), DEVICE(dy), DEVICE(x), n, in, out);
-            both_check("plans dw", dw, 0);
-        }
-        for (int p = 0; p < PRODUCTS; p++) gpu.linear_choose_plan((Product)p, n, in, out, 0);
         both_forget();
     }
     assert_true(most > 1);

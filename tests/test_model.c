@@ -1,6 +1,6 @@
 /* ranks: 1  builds: fp64 fp64-debug fp32-san
  *
- * The whole model: gradients against finite differences, masks as intervals, the seams' calls, memory by formula. */
+ * The whole model: gradients against finite differences, masks as intervals, memory by formula. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,34 +9,6 @@
 #include "memory.h"
 #include "model.h"
 #include "testing.h"
-
-static ModelConfig random_config(Random *r, int max_seq)
-{
-    int K = random_int(r, 1, 3);
-    ModelConfig c = {.layers = random_int(r, 1, 3),
-                     .width = random_int(r, 5, 20),
-                     .heads = K * random_int(r, 1, 3),
-                     .kv_heads = K,
-                     .head_dim = 2 * random_int(r, 1, 4),
-                     .ff = random_int(r, 1, 30),
-                     .vocab = random_int(r, 5, 40),
-                     .max_seq = max_seq,
-                     .tied = random_int(r, 0, 1),
-                     .qk_norm = random_int(r, 0, 1),
-                     .theta = 1e4,
-                     .eps = 1e-5,
-                     .init_std = 0.3};
-    snprintf(c.name, sizeof c.name, "random");
-    return c;
-}
-
-static double loss_of(Model *m, const Rows *rows)
-{
-    m->kernels.fill(m->loss_sum, 0, sizeof *m->loss_sum);
-    model_forward(m, rows);
-    model_loss(m, rows, 0.1);
-    return model_read_loss(m);
-}
 
 /* Every parameter's gradient, probed along a few of its entries. */
 static void finite_differences(void **state)
@@ -47,7 +19,7 @@ static void finite_differences(void **state)
     Kernels kernels = kernels_cpu();
     for (int round = 0; round < 8; round++) {
         int seq = random_int(&r, 2, 12), sequences = random_int(&r, 1, 3);
-        ModelConfig c = random_config(&r, seq);
+        ModelConfig c = random_model(&r, seq);
         Rows rows = random_rows(&r, sequences, seq, c.vocab, (unsigned)round);
         Model *m = model_create(&c, &kernels, rows.count);
         params_init(&m->params, &kernels, 5);
@@ -82,7 +54,7 @@ static void packed_documents(void **state)
     (void)state;
     Random r = {.seed = 22};
     Kernels kernels = kernels_cpu();
-    ModelConfig c = random_config(&r, 8);
+    ModelConfig c = random_model(&r, 8);
     Rows packed = random_rows(&r, 2, 8, c.vocab, 0); /* as separate sequences ... */
     Model *m = model_create(&c, &kernels, packed.count);
     params_init(&m->params, &kernels, 5);
@@ -121,7 +93,7 @@ static void no_counted_label(void **state)
     (void)state;
     Random r = {.seed = 23};
     Kernels kernels = kernels_cpu();
-    ModelConfig c = random_config(&r, 5);
+    ModelConfig c = random_model(&r, 5);
     Rows rows = random_rows(&r, 2, 5, c.vocab, 0);
     for (int i = 0; i < rows.count; i++) rows.label[i] = -1;
     Model *m = model_create(&c, &kernels, rows.count);
@@ -134,205 +106,6 @@ static void no_counted_label(void **state)
     rows_free_host(&rows);
 }
 
-/* --- the seams --- */
-
-/* A schemes' stand-in: notes which hooks are called, and copies what passes through the feature seam. */
-typedef struct {
-    char calls[512];
-    real *buffer[4];
-    int entered, left, vocab;
-    Kernels kernels;
-} Recorder;
-
-static void note(Recorder *rec, char hook, int unit)
-{
-    size_t n = strlen(rec->calls);
-    snprintf(rec->calls + n, sizeof rec->calls - n, "%c%d ", hook, unit);
-}
-
-static void note_before_forward(void *self, int unit)
-{
-    note(self, 'f', unit);
-}
-
-static void note_after_forward(void *self, int unit)
-{
-    note(self, 'F', unit);
-}
-
-static void note_before_backward(void *self, int unit)
-{
-    note(self, 'b', unit);
-}
-
-static void note_after_backward(void *self, int unit)
-{
-    note(self, 'B', unit);
-}
-
-static const real *copy(real *to, const real *from, int rows, int width)
-{
-    memcpy(to, from, (size_t)rows * (size_t)width * sizeof *to);
-    return to;
-}
-
-static void plain_column(void *self, real *y, const real *x, const real *w, int rows, int in, int out)
-{
-    Recorder *rec = self;
-    rec->entered++;
-    rec->kernels.linear_forward(y, x, w, rows, in, out);
-}
-
-static const real *plain_column_backward(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w,
-                                         int rows, int in, int out)
-{
-    Recorder *rec = self;
-    rec->entered++;
-    rec->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
-    rec->kernels.linear_backward_input(dx, dy, w, rows, in, out);
-    return copy(rec->buffer[0], dx, rows, in);
-}
-
-static const real *plain_row(void *self, real *y, const real *x, const real *w, int rows, int in, int out)
-{
-    Recorder *rec = self;
-    rec->left++;
-    rec->kernels.linear_forward(y, x, w, rows, in, out);
-    return copy(rec->buffer[1], y, rows, out);
-}
-
-static void plain_row_backward(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows,
-                               int in, int out)
-{
-    Recorder *rec = self;
-    rec->left++;
-    rec->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
-    rec->kernels.linear_backward_input(dx, dy, w, rows, in, out);
-}
-
-static const real *copy_embedding(void *self, real *y, int rows, int width)
-{
-    return copy(((Recorder *)self)->buffer[2], y, rows, width);
-}
-
-static const real *copy_embedding_backward(void *self, const real *dy, int rows, int width)
-{
-    return copy(((Recorder *)self)->buffer[3], dy, rows, width);
-}
-
-static void plain_loss(void *self, acc *loss, real *logits, const int *label, double scale, int rows)
-{
-    Recorder *rec = self;
-    rec->kernels.cross_entropy(loss, logits, label, scale, rows, rec->vocab);
-}
-
-/* Attention in two folds, early keys and late keys, as a ring of two ranks would call it. */
-typedef struct {
-    Model *model;
-    acc *fold, *dk, *dv;
-} TwoFolds;
-
-static AttentionShape fold_shape(const Model *m, const Rows *rows, int part)
-{
-    const ModelConfig *c = &m->config;
-    size_t stride = (size_t)(c->heads + 2 * c->kv_heads) * c->head_dim;
-    int half = rows->count / 2;
-    return (AttentionShape){c->heads,
-                            c->kv_heads,
-                            c->head_dim,
-                            rows->count,
-                            part ? rows->count - half : half,
-                            rows->lo,
-                            rows->hi,
-                            rows->id + (part ? half : 0),
-                            stride,
-                            stride,
-                            part ? ATTENTION_LAST : ATTENTION_FIRST};
-}
-
-static void folds_forward(void *self, real *out, acc *lse, const real *qkv, const Rows *rows)
-{
-    TwoFolds *t = self;
-    const ModelConfig *c = &t->model->config;
-    const real *k = qkv + c->heads * c->head_dim, *v = k + c->kv_heads * c->head_dim;
-    for (int part = 0; part < 2; part++) {
-        AttentionShape s = fold_shape(t->model, rows, part);
-        size_t at = part ? (size_t)(rows->count / 2) * s.kv_stride : 0;
-        t->model->kernels.attention_forward(out, t->fold, lse, qkv, k + at, v + at, s);
-    }
-}
-
-static void folds_backward(void *self, real *dqkv, acc *dot, const real *dout, const real *out, const acc *lse,
-                           const real *qkv, const Rows *rows)
-{
-    TwoFolds *t = self;
-    const ModelConfig *c = &t->model->config;
-    size_t q_width = (size_t)c->heads * c->head_dim, kv_width = (size_t)c->kv_heads * c->head_dim;
-    const real *k = qkv + q_width, *v = k + kv_width;
-    memset(t->dk, 0, rows->count * kv_width * sizeof *t->dk);
-    memset(t->dv, 0, rows->count * kv_width * sizeof *t->dv);
-    size_t stride = 0;
-    for (int part = 0; part < 2; part++) {
-        AttentionShape s = fold_shape(t->model, rows, part);
-        int first = part ? rows->count / 2 : 0;
-        stride = s.kv_stride;
-        t->model->kernels.attention_backward(dqkv, t->fold, NULL, NULL, t->dk + first * kv_width,
-                                             t->dv + first * kv_width, dot, dout, out, lse, qkv, k + first * stride,
-                                             v + first * stride, s);
-    }
-    for (int i = 0; i < rows->count; i++)
-        for (size_t d = 0; d < kv_width; d++) {
-            dqkv[i * stride + q_width + d] = (real)t->dk[i * kv_width + d];
-            dqkv[i * stride + q_width + kv_width + d] = (real)t->dv[i * kv_width + d];
-        }
-}
-
-/* Full seams that change nothing give the numbers of empty ones, and are called as their header says. */
-static void full_seams_change_nothing(void **state)
-{
-    (void)state;
-    Random r = {.seed = 24};
-    Kernels kernels = kernels_cpu();
-    ModelConfig c = random_config(&r, 9);
-    c.layers = 2;
-    Rows rows = random_rows(&r, 3, 9, c.vocab, ROWS_DOCUMENTS | ROWS_MASKED);
-    Model *m = model_create(&c, &kernels, rows.count);
-    params_init(&m->params, &kernels, 5);
-    model_zero_grads(m);
-    double want_loss = loss_of(m, &rows);
-    model_backward(m, &rows);
-    acc *want = malloc(m->params.count * sizeof *want);
-    memcpy(want, m->params.grads, m->params.count * sizeof *want);
-
-    Recorder recorder = {.kernels = kernels, .vocab = c.vocab};
-    size_t wide = (size_t)rows.count * 64;
-    for (int b = 0; b < 4; b++) recorder.buffer[b] = malloc(wide * sizeof(real));
-    TwoFolds folds = {m, malloc(wide * sizeof(acc)), malloc(wide * sizeof(acc)), malloc(wide * sizeof(acc))};
-    assert_true(c.width <= 64 && c.heads * c.head_dim <= 64 * 2);
-    folds.fold = realloc(folds.fold, 2 * wide * sizeof(acc));
-    m->seams = (Seams){
-        .parameters = {&recorder, note_before_forward, note_after_forward, note_before_backward, note_after_backward},
-        .features = {&recorder, plain_column, plain_column_backward, plain_row, plain_row_backward, copy_embedding,
-                     copy_embedding_backward, plain_loss, NULL},
-        .sequence = {&folds, folds_forward, folds_backward},
-    };
-    model_zero_grads(m);
-    double loss = loss_of(m, &rows);
-    assert_string_equal(recorder.calls, "f0 f1 F1 f2 F2 F0 ");
-    recorder.calls[0] = '\0';
-    model_backward(m, &rows);
-    assert_string_equal(recorder.calls, "b0 b2 B2 b1 B1 B0 ");
-    assert_int_equal(recorder.entered, 2 * (2 * 2 + 1)); /* forward and backward, two in each layer, and the head */
-    assert_int_equal(recorder.left, 2 * 2 * 2);
-    assert_true(fabs(loss - want_loss) <= ROUNDING * want_loss);
-    assert_true(error_of(m->params.grads, want, m->params.count) <= ROUNDING);
-
-    for (int b = 0; b < 4; b++) free(recorder.buffer[b]);
-    free(folds.fold), free(folds.dk), free(folds.dv), free(want);
-    model_free(m);
-    rows_free_host(&rows);
-}
-
 /* --- memory and counts --- */
 
 static void memory_is_the_formula(void **state)
@@ -341,7 +114,7 @@ static void memory_is_the_formula(void **state)
     Random r = {.seed = 25};
     Kernels kernels = kernels_cpu();
     for (int round = 0; round < 20; round++) {
-        ModelConfig c = random_config(&r, random_int(&r, 1, 40));
+        ModelConfig c = random_model(&r, random_int(&r, 1, 40));
         int n = random_int(&r, 1, 60);
         bool recompute = round % 2;
         Model *m = model_create_part(&c, &kernels, n, (ModelPart){.recompute = recompute});
@@ -372,8 +145,7 @@ static void counts_of_presets(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(finite_differences),    cmocka_unit_test(packed_documents),
-    cmocka_unit_test(no_counted_label),      cmocka_unit_test(full_seams_change_nothing),
+    cmocka_unit_test(finite_differences),    cmocka_unit_test(packed_documents),  cmocka_unit_test(no_counted_label),
     cmocka_unit_test(memory_is_the_formula), cmocka_unit_test(counts_of_presets),
 };
 TESTING_MAIN(tests)

@@ -79,6 +79,26 @@ real *random_array(Random *r, size_t n)
     return x;
 }
 
+ModelConfig random_model(Random *r, int max_seq)
+{
+    int K = random_int(r, 1, 3);
+    ModelConfig c = {.layers = random_int(r, 1, 3),
+                     .width = random_int(r, 5, 20),
+                     .heads = K * random_int(r, 1, 3),
+                     .kv_heads = K,
+                     .head_dim = 2 * random_int(r, 1, 4),
+                     .ff = random_int(r, 1, 30),
+                     .vocab = random_int(r, 5, 40),
+                     .max_seq = max_seq,
+                     .tied = random_int(r, 0, 1),
+                     .qk_norm = random_int(r, 0, 1),
+                     .theta = 1e4,
+                     .eps = 1e-5,
+                     .init_std = 0.3};
+    snprintf(c.name, sizeof c.name, "random");
+    return c;
+}
+
 Rows random_rows(Random *r, int sequences, int seq, int vocab, unsigned flags)
 {
     Rows rows = rows_create_host(sequences * seq);
@@ -124,4 +144,12 @@ const char *testing_token_file(int vocab, int count)
     }
     comm_broadcast(comm_control(), token_file, sizeof token_file, COMM_BYTE, 0);
     return token_file;
+}
+
+double loss_of(Model *m, const Rows *rows)
+{
+    m->kernels.fill(m->loss_sum, 0, sizeof *m->loss_sum);
+    model_forward(m, rows);
+    model_loss(m, rows, 0.1);
+    return model_read_loss(m);
 }

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "data.h"
+#include "model.h"
 #include "precision.h"
 
 /* Starts MPI, runs the tests and returns main's status: the number of tests that failed on any rank. */
@@ -39,6 +40,9 @@ int random_int(Random *random, int low, int high); /* inclusive */
 double random_real(Random *random);                /* mean 0, standard deviation 1 */
 real *random_array(Random *random, size_t n);      /* n of them, to be freed with free() */
 
+/* A small model whose sizes nothing divides. */
+ModelConfig random_model(Random *random, int max_seq);
+
 /* Sequences of random tokens, on the host: lengths, intervals and labels vary. See the flags. End with rows_free_host. */
 enum {
     ROWS_DOCUMENTS = 1, /* sequences are packed documents of random lengths, blind to each other */
@@ -46,6 +50,9 @@ enum {
     ROWS_MASKED = 4,    /* labels dropped, unevenly; some sequences lose all */
 };
 Rows random_rows(Random *random, int sequences, int seq, int vocab, unsigned flags);
+
+/* A forward pass; the loss, with a scale of 0.1. */
+double loss_of(Model *model, const Rows *rows);
 
 /* Verify's metric over one tensor: max|a - b| / max|b|. */
 double error_of(const acc *a, const acc *b, size_t n);

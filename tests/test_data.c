@@ -1,0 +1,177 @@
+/* ranks: 1  builds: fp64 fp32 fp32-san
+ *
+ * Reading text, folders and files of tokens; which sequences a step takes, and what they may see. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "batch.h"
+#include "error.h"
+#include "testing.h"
+
+static void write_file(const char *path, const void *bytes, size_t size)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    fwrite(bytes, 1, size, f);
+    fclose(f);
+}
+
+static void text_and_folders(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/tiny-data-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/b.txt", dir);
+    write_file(path, "world", 5);
+    snprintf(path, sizeof path, "%s/a.txt", dir);
+    write_file(path, "hello", 5);
+    snprintf(path, sizeof path, "%s/binary", dir);
+    write_file(path, "x\0y", 3);
+    snprintf(path, sizeof path, "%s/.hidden", dir);
+    write_file(path, "secret", 6);
+
+    Data *data;
+    assert_null(data_open(&data, dir, 256, 9, 0, 1));
+    assert_int_equal(data_tokens(data), 10); /* helloworld */
+    Rows rows = rows_create(9);
+    data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = 9}, 0, 0, 1, 0, &rows);
+    const char text[] = "helloworld"; /* one window fits, so it must be this one */
+    for (int t = 0; t < 9; t++) {
+        assert_int_equal(rows.token[t], text[t]);
+        assert_int_equal(rows.label[t], text[t + 1]);
+        assert_int_equal(rows.position[t], t);
+        assert_int_equal(rows.hi[t] - rows.lo[t], t + 1);
+    }
+    assert_int_equal(rows_area(&rows), 45);
+    rows_free(&rows);
+    data_close(data);
+
+    assert_non_null(strstr(data_open(&data, dir, 256, 10, 0, 1), "--seq 10: a sequence and its labels need 11"));
+    const char *complaint = data_open(&data, dir, 119, 4, 0, 1); /* 'w' is 119, the first byte of the second file */
+    assert_non_null(strstr(complaint, "b.txt: token 119 at offset 0 is outside the vocabulary of 119"));
+    assert_null(data_open(&data, dir, 119, 4, 0, 2)); /* rank 0 of 2 looks at the first half only */
+    data_close(data);
+    assert_non_null(data_open(&data, dir, 119, 4, 1, 2));
+    snprintf(path, sizeof path, "rm -r %s", dir);
+    assert_int_equal(system(path), 0);
+}
+
+static void token_files(void **state)
+{
+    (void)state;
+    const char *path = "/tmp/tiny-unit-tokens.bin";
+    int32_t file[256 + 4] = {20240801, 1, 4};
+    file[256] = 70000, file[257] = 1, file[258] = 2, file[259] = 3;
+    Data *data;
+    write_file(path, file, sizeof file);
+    assert_null(data_open(&data, path, 70001, 3, 0, 1));
+    Rows rows = rows_create(3);
+    data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = 3}, 0, 0, 1, 0, &rows);
+    assert_true(rows.token[0] == 70000 && rows.label[2] == 3);
+    rows_free(&rows);
+    data_close(data);
+    assert_non_null(strstr(data_open(&data, path, 70000, 3, 0, 1), "token 70000 at offset 0"));
+
+    file[0] = 20240520; /* now eight tokens of two bytes, though the header says four */
+    write_file(path, file, sizeof file);
+    assert_null(data_open(&data, path, 65536, 3, 0, 1));
+    assert_int_equal(data_tokens(data), 4);
+    data_close(data);
+    file[2] = 9;
+    write_file(path, file, sizeof file);
+    assert_non_null(strstr(data_open(&data, path, 65536, 3, 0, 1), "promises 9 tokens, the file holds 8"));
+    file[0] = 7;
+    write_file(path, file, sizeof file);
+    assert_non_null(strstr(data_open(&data, path, 65536, 3, 0, 1), "magic number 7"));
+    file[0] = 20240520, file[1] = 2;
+    write_file(path, file, sizeof file);
+    assert_non_null(strstr(data_open(&data, path, 65536, 3, 0, 1), "version 2"));
+    write_file(path, file, 100);
+    assert_non_null(strstr(data_open(&data, path, 65536, 3, 0, 1), "header"));
+    write_file(path, file, 0);
+    assert_non_null(strstr(data_open(&data, path, 65536, 3, 0, 1), "empty"));
+    unlink(path);
+    assert_non_null(strstr(data_open(&data, path, 65536, 3, 0, 1), "No such file"));
+}
+
+/* Sequence b of step s is the same whoever reads it, and --ignore drops about its fraction, unevenly. */
+static void data_order(void **state)
+{
+    (void)state;
+    const char *path = testing_token_file(50, 5000);
+    Data *data;
+    assert_null(data_open(&data, path, 50, 10, 0, 1));
+    DataOrder order = {.seed = 3, .batch = 600, .seq = 10, .ignore = 0.4};
+    Rows all = rows_create(6000), part = rows_create(10);
+    data_read(data, order, 5, 0, 600, 0, &all);
+    int full = 0, empty = 0;
+    for (int b = 0; b < 600; b++) {
+        data_read(data, order, 5, b, 1, b * 10, &part);
+        Rows there = rows_slice(&all, b * 10, 10);
+        assert_memory_equal(part.token, there.token, 10 * sizeof(int));
+        assert_memory_equal(part.label, there.label, 10 * sizeof(int));
+        assert_memory_equal(part.id, there.id, 10 * sizeof(int));
+        full += rows_counted(&part) == 10;
+        empty += rows_counted(&part) <= 2;
+    }
+    double kept = (double)rows_counted(&all) / 6000;
+    assert_true(fabs(kept - 0.6) < 0.05 && full > 10 && empty > 10);
+    int first = all.token[0], same = 0;
+    for (int s = 0; s < 20; s++) {
+        data_read(data, order, s, 0, 1, 0, &part);
+        same += part.token[0] == first;
+    }
+    assert_true(same < 10); /* other steps read other places */
+    rows_free(&all), rows_free(&part);
+    data_close(data);
+}
+
+/* Every window that fits is drawn, the last one included; and the fingerprint sees every token of a small file. */
+static void data_windows_and_fingerprint(void **state)
+{
+    (void)state;
+    const char *path = "/tmp/tiny-unit-windows.txt";
+    Data *data;
+    write_file(path, "abcdefghijkl", 12);
+    assert_null(data_open(&data, path, 256, 10, 0, 1));
+    Rows rows = rows_create(10);
+    bool first = false, last = false;
+    for (int s = 0; s < 60; s++) {
+        data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = 10}, s, 0, 1, 0, &rows);
+        first = first || rows.token[0] == 'a';
+        last = last || rows.label[9] == 'l';
+    }
+    assert_true(first && last);
+    uint64_t before = data_fingerprint(data);
+    data_close(data);
+    for (int i = 0; i < 12; i++) {
+        char text[] = "abcdefghijkl";
+        text[i] = 'z';
+        write_file(path, text, 12);
+        assert_null(data_open(&data, path, 256, 10, 0, 1));
+        assert_true(data_fingerprint(data) != before);
+        data_close(data);
+    }
+    rows_free(&rows);
+    unlink(path);
+}
+
+static void no_label_no_scale(void **state)
+{
+    (void)state;
+    Batch batch = {.counted = 0};
+    assert_true(batch_scale(&batch) == 0);
+    batch.counted = 4;
+    assert_true(batch_scale(&batch) == 0.25);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(text_and_folders),  cmocka_unit_test(token_files),
+    cmocka_unit_test(data_order),        cmocka_unit_test(data_windows_and_fingerprint),
+    cmocka_unit_test(no_label_no_scale),
+};
+TESTING_MAIN(tests)

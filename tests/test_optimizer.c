@@ -1,0 +1,108 @@
+/* ranks: 1  builds: fp64 fp32 fp32-san
+ *
+ * The optimizer's schedule, its constants, what it decays, and how it clips. */
+#include <math.h>
+
+#include "config.h"
+#include "optimizer.h"
+#include "params.h"
+#include "testing.h"
+
+static void learning_rate(void **state)
+{
+    (void)state;
+    OptimizerConfig c = {.lr = 1, .warmup = 4, .steps = 104};
+    assert_true(optimizer_lr(&c, 0) == 0.25 && optimizer_lr(&c, 3) == 1 && optimizer_lr(&c, 4) == 1);
+    assert_true(fabs(optimizer_lr(&c, 54) - 0.55) < 1e-12); /* half-way down to a tenth */
+    assert_true(optimizer_lr(&c, 103) > 0.1 && optimizer_lr(&c, 103) < 0.101);
+    c.warmup = 0;
+    assert_true(optimizer_lr(&c, 0) == 1);
+}
+
+static void constants_of_the_optimizer(void **state)
+{
+    (void)state;
+    Config c = {.optimizer = "adamw", .lr = 0.5, .warmup = 3, .steps = 9, .weight_decay = 0.25, .clip = 2};
+    OptimizerConfig o = config_optimizer(&c);
+    assert_true(o.kind == OPTIMIZER_ADAMW && o.lr == 0.5 && o.warmup == 3 && o.steps == 9 && o.weight_decay == 0.25);
+    assert_true(o.clip == 2 && o.beta1 == 0.9 && o.beta2 == 0.95 && o.eps == 1e-8);
+    c.optimizer = "sgd";
+    assert_true(config_optimizer(&c).kind == OPTIMIZER_SGD);
+}
+
+static Params params_of_ones(void)
+{
+    ModelConfig c = preset_find("nano")->model;
+    Kernels kernels = kernels_cpu();
+    Params p = params_create(&c, (Holding){.cut = CUT_NOTHING}, &kernels);
+    for (size_t i = 0; i < p.count; i++) p.weights[i] = 1;
+    for (size_t i = 0; i < p.count; i++) p.grads[i] = 0;
+    return p;
+}
+
+/* No gradient: norms stay, matrices shrink by 1 - lr wd. */
+static void decay_goes_by_shape(void **state)
+{
+    (void)state;
+    Kernels kernels = kernels_cpu();
+    for (int kind = 0; kind < 2; kind++) {
+        Params p = params_of_ones();
+        OptimizerConfig c = {.kind = (OptimizerKind)kind,
+                             .lr = 0.5,
+                             .steps = 1,
+                             .weight_decay = 0.1,
+                             .clip = 1,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .eps = 1e-8};
+        Optimizer o = optimizer_create(c, &p, &kernels);
+        optimizer_measure(&o, &p, 0);
+        optimizer_step(&o, &p);
+        for (int n = 0; n < p.views; n++)
+            for (size_t i = 0; i < p.view[n].size; i++) {
+                double want = p.view[n].vector ? 1 : 0.95;
+                assert_true(fabs((double)p.weights[p.view[n].offset + i] - want) < 1e-7);
+            }
+        optimizer_free(&o);
+        params_free(&p);
+    }
+}
+
+/* Clipping is by the norm of everything, and off at 0; SGD's step is lr times the clipped gradient. */
+static void clipping(void **state)
+{
+    (void)state;
+    Kernels kernels = kernels_cpu();
+    Params p = params_of_ones();
+    for (size_t i = 0; i < p.count; i++) p.grads[i] = 2;
+    double norm = 2 * sqrt((double)p.count);
+    const double clips[] = {0, 1, 1e9, 1e-6};
+    const double want[] = {2, 2 / norm, 2, 2 * 1e-6 / (norm + 1e-6)}; /* the gradient that is applied */
+    for (int k = 0; k < 4; k++) {
+        p.weights[0] = 1;
+        OptimizerConfig c = {.kind = OPTIMIZER_SGD, .lr = 0.1, .steps = 1, .clip = clips[k]};
+        Optimizer o = optimizer_create(c, &p, &kernels);
+        optimizer_measure(&o, &p, 0);
+        assert_true(fabs(optimizer_read_norm(&o) - norm) < 1e-9 * norm);
+        optimizer_step(&o, &p);
+        assert_true(fabs((double)p.weights[0] - (1 - 0.1 * want[k])) < 1e-6);
+        if (k == 3 && sizeof(acc) == 8) { /* the epsilon, where it matters */
+            for (size_t i = 0; i < p.count; i++) p.grads[i] = 0;
+            p.grads[0] = 1e-6;
+            p.weights[0] = 0;
+            optimizer_measure(&o, &p, 0);
+            optimizer_step(&o, &p);
+            assert_true(fabs((double)p.weights[0] + 0.1 * 0.5e-6) < 1e-12); /* clip / (norm + 1e-6) is a half */
+        }
+        optimizer_free(&o);
+    }
+    params_free(&p);
+}
+
+static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(learning_rate),
+    cmocka_unit_test(constants_of_the_optimizer),
+    cmocka_unit_test(decay_goes_by_shape),
+    cmocka_unit_test(clipping),
+};
+TESTING_MAIN(tests)
