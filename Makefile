@@ -207,6 +207,7 @@ bench:
 	@test -z "$(gpu)" || $(MAKE) --no-print-directory $(PLAIN) PRECISION=bf16 build/bf16/tiny-ddp build/bf16/device_rate
 	@MPIRUN="$(MPIRUN)" bash tests/bench/bench.sh
 	@test -z "$(gpu)" || bash tests/bench/gpu.sh
+	@test "$(if $(gpu),$(shell sh common/tools/gpus | wc -l),0)" -lt 2 || { $(MAKE) --no-print-directory $(PLAIN) PRECISION=bf16 all && MPIRUN="$(MPIRUN)" bash tests/bench/gpus.sh; }
 
 $(OUT)/gemm_rate $(OUT)/device_rate: $(OUT)/%: $(OBJ)/tests/bench/%.o $(OUT)/libcommon.a
 	$(call link)

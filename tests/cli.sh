@@ -120,6 +120,20 @@ for r in 0 1 2; do
     verdict "--trace: rank $r communicates" grep -q "\"name\":\"all_reduce\",\"cat\":\"comm\",\"pid\":$r" "$work/trace"
 done
 run 1 build/fp32/read_json "$work/trace" "$work/log"
+cat > "$work/spans" << 'END_OF_TRACE'
+{"traceEvents":[
+{"ph":"X","name":"step 1","cat":"compute","pid":0,"tid":0,"ts":0.000,"dur":9000.000},
+{"ph":"X","name":"step 2","cat":"compute","pid":0,"tid":0,"ts":10000000.000,"dur":10000.000},
+{"ph":"X","name":"all_reduce","cat":"comm","pid":0,"tid":2,"ts":9999000.000,"dur":2000.000,"args":{"bytes":8}},
+{"ph":"X","name":"all_reduce","cat":"comm","pid":0,"tid":3,"ts":10000500.000,"dur":1500.000,"args":{"bytes":8}},
+{"ph":"X","name":"all_reduce","cat":"comm","pid":1,"tid":3,"ts":10004000.000,"dur":1000.000,"args":{"bytes":8}},
+{"ph":"X","name":"all_gather","cat":"comm","pid":0,"tid":3,"ts":10009000.000,"dur":3000.000,"args":{"bytes":8}},
+{"ph":"X","name":"wait","cat":"compute","pid":0,"tid":0,"ts":10001500.000,"dur":500.000},
+{"ph":"X","name":"wait","cat":"host","pid":0,"tid":1,"ts":10003000.000,"dur":500.000},
+{"ph":"X","name":"wait","cat":"compute","pid":0,"tid":0,"ts":10009700.000,"dur":750.000}
+]}
+END_OF_TRACE
+verdict "common/tools/hidden: spans that overlap count once, and only in the step" [ "$(sh common/tools/hidden "$work/spans" 2)" = "step 2  10.0 ms  collectives 3.0 ms  waits 0.8 ms  hidden 0.73" ]
 verdict "--trace names its lanes" grep -q '"args":{"name":"comm dp"}' "$work/trace"
 verdict "--trace and --log are JSON, and spans of a lane do not overlap" [ $status = 0 ]
 
