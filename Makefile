@@ -13,7 +13,7 @@ NP        ?= 4# ranks of make run-* and make gdb
 RANK      ?= 0# the rank that make gdb steps
 PROGRAM   ?= tiny-ddp# what make gdb steps
 ARGS      ?=# further flags for make run-*, make gdb
-SRC       ?=# a file to build and test in place of a scheme's own: make test-ddp, make test-fsdp
+SRC       ?=# a file to build and test in place of a scheme's own: make test-ddp, test-fsdp, test-megatron
 
 CC        ?= cc
 MPI_HOME  ?=
@@ -236,16 +236,18 @@ clean:
 
 help:
 	@echo "settings, as in make PRECISION=fp64:"
-	@sed -n 's/^\([A-Z_]*\) *?= *[^#]*# *\(.*\)/  \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([A-Z_]*\) *?= *\([^#$$]*\)# *\(.*\)/  \1=\2\t\3/p' Makefile | expand -t 20
 	@echo "goals:"
 	@echo "  all         every trainer, into its folder"
 	@echo "  deps        install what is needed (apt)"
 	@echo "  demo        four ranks train a small transformer on this repository's text, and prove it equals one"
 	@echo "  test        build everything and run every test; grid: ten times as many random configurations"
-	@echo "  test-ddp    test SRC=my_ddp.c in place of tiny-ddp/ddp.c; test-fsdp: of tiny-fsdp/fsdp.c"
+	@echo "  test-ddp    test SRC=my_ddp.c in place of tiny-ddp/ddp.c; test-fsdp: of tiny-fsdp/fsdp.c;"
+	@echo "              test-megatron: of tiny-megatron/tensor_parallel.c"
 	@echo "  compare     every strategy of tiny-fsdp on one model: a table and a picture"
 	@echo "  bench       tokens/s and memory beside the speed of BLAS"
-	@echo "  run-tiny-ddp, run-tiny-fsdp, gdb    with NP=, RANK=, ARGS=, and PROGRAM= for gdb"
+	@echo "  run-tiny-ddp, run-tiny-fsdp, run-tiny-megatron    with NP= ranks and ARGS="
+	@echo "  gdb         one rank in gdb: with PROGRAM=, NP=, RANK=, ARGS="
 	@echo "  format, lint, clean"
 
 -include $(shell find $(OBJ) -name '*.d' 2>/dev/null)

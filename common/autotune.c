@@ -87,7 +87,7 @@ static const char *choose(Bench *b, const Kernels *kernels, int first, char *var
         best = ms;
         snprintf(variant, 64, "%s", candidate->name);
     }
-    printf("autotune: %s: %.3f ms in a micro-step of %d rows\n", variant, best, b->rows);
+    printf("autotune: %s: %.3f ms for %d rows\n", variant, best, b->rows);
     return cache_append(path, key, variant);
 }
 

@@ -184,6 +184,7 @@ double bench_entry(Bench *b, const char *entry, const char *variant, double limi
         printf("autotune: %-18s %6d rows, %6d to %-12d x %-4d %10.3f ms\n", variant, b->rows, m.in, m.out, m.times, ms);
         total += ms * m.times;
     }
+    if (total > limit) printf("autotune: %-18s slower: given up\n", variant);
     return total;
 }
 

@@ -13,8 +13,8 @@ enum { INTS_MAX = 2147483647 };
 
 /* clang-format off */
 static const Option common_options[] = {
-    {"model", OPTION_TEXT, AT(model), "demo", .help = "nano, demo, 124m, 350m, 1b, or a folder with config.json and model.safetensors"},
-    {"data", OPTION_TEXT, AT(data), TEXT_ROOT, .help = "a text file, a folder of them, or a .bin of tokens (llm.c)"},
+    {"model", OPTION_TEXT, AT(model), "demo", .help = "nano, demo, 124m, 350m, 1b, or a folder with config.json and model.safetensors", .operand = "NAME|DIR"},
+    {"data", OPTION_TEXT, AT(data), TEXT_ROOT, .help = "a text file, a folder of them, or a .bin of tokens (llm.c)", .operand = "FILE|DIR"},
     {"batch", OPTION_INT, AT(batch), NULL, 1, INTS_MAX, .help = "sequences in a step, over all ranks (the preset's)"},
     {"accumulate", OPTION_INT, AT(accumulate), "1", 1, INTS_MAX, .help = "micro-steps in a step"},
     {"seq", OPTION_INT, AT(seq), NULL, 1, INTS_MAX, .help = "tokens in a sequence (the preset's)"},
@@ -31,22 +31,22 @@ static const Option common_options[] = {
     {"clip", OPTION_NUMBER, AT(clip), "1", 0, 1e30, .help = "largest norm of the whole gradient; 0: no clipping"},
 
     {"device", OPTION_CHOICE, AT(device), "auto", .choices = "auto|cpu|cuda", .help = "where the kernels run"},
-    {"kernel", OPTION_TEXT, AT(kernel), "", .help = "choose variants: linear=naive,attention=naive"},
-    {"autotune", OPTION_TEXT, AT(autotune), "", .help = "choose kernels by measuring them; FILE keeps the choices for the next run"},
+    {"kernel", OPTION_TEXT, AT(kernel), "", .help = "choose variants: linear=naive,attention=naive", .operand = "ENTRY=VARIANT,..."},
+    {"autotune", OPTION_TEXT, AT(autotune), "", .help = "choose kernels by measuring them; FILE keeps the choices for the next run", .operand = "FILE"},
     {"timeout", OPTION_NUMBER, AT(timeout), "60", 0, 1e9, .help = "seconds without progress before a rank gives up; 0: never"},
     {"peak", OPTION_NUMBER, AT(peak), "0", 0, 1e9, .help = "TFLOP/s of one rank's device, for the mfu (GPUs: by name)"},
 
     {"verify", OPTION_OPTIONAL_INT, AT(verify), "0", 1, INTS_MAX, .given = "3", .help = "compare the first K steps (3) with a single device"},
     {"ledger", OPTION_SWITCH, AT(ledger), "0", 0, 1, .help = "print bytes sent and held beside the formulas"},
-    {"log", OPTION_TEXT, AT(log), "", .help = "write a JSON line per step; the first holds the configuration"},
-    {"trace", OPTION_TEXT, AT(trace), "", .help = "write a timeline of all ranks, for Perfetto"},
-    {"dump", OPTION_TEXT, AT(dump), "", .help = "write the first step's gradients and the final weights (safetensors)"},
+    {"log", OPTION_TEXT, AT(log), "", .help = "write a JSON line per step; the first holds the configuration", .operand = "FILE"},
+    {"trace", OPTION_TEXT, AT(trace), "", .help = "write a timeline of all ranks, for Perfetto", .operand = "FILE"},
+    {"dump", OPTION_TEXT, AT(dump), "", .help = "write the first step's gradients and the final weights (safetensors)", .operand = "FILE"},
     {"sample", OPTION_INT, AT(sample), "0", 0, INTS_MAX, .help = "after training, let the model write N tokens"},
     {"prompt", OPTION_TEXT, AT(prompt), "\n", .help = "what --sample starts from (a line break)"},
     {"show", OPTION_CHOICE, AT(show), "", .choices = "mesh|shards|memory|plan", .help = "draw it and stop"},
     {"world", OPTION_INT, AT(world), NULL, 1, 1000000, .help = "for --show: as if there were N ranks"},
     {"step", OPTION_SWITCH, AT(step), "0", 0, 1, .help = "stop after each phase until Enter is pressed"},
-    {"bug", OPTION_TEXT, AT(bug), "", .help = "switch on a known bug (builds with BUGS=1); list: name them"},
+    {"bug", OPTION_TEXT, AT(bug), "", .help = "switch on a known bug (builds with BUGS=1); list: name them", .operand = "NAME"},
 };
 /* clang-format on */
 

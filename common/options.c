@@ -118,6 +118,9 @@ const char *options_parse(const OptionTable *tables, int table_count, int argc, 
         } else {
             const OptionTable *table = where[code - 256].table;
             const Option *o = &table->rows[where[code - 256].row];
+            bool next_word = optarg && optarg == argv[optind - 1]; /* --name=VALUE may have any value */
+            if (next_word && strncmp(optarg, "--", 2) == 0)
+                return complain("--%s %s: needs a value; --help lists the flags", o->name, optarg);
             const char *text = optarg ? optarg : o->type == OPTION_SWITCH ? "1" : o->given;
             const char *complaint = set(table, where[code - 256].row, text);
             if (complaint) return complaint;
@@ -134,9 +137,10 @@ void options_help(const OptionTable *tables, int table_count, const char *progra
         printf("\n%s\n", tables[t].title);
         for (int r = 0; r < tables[t].count; r++) {
             const Option *o = &tables[t].rows[r];
-            static const char *const operand[] = {" N", " X", " TEXT", " ", "", "[=K]"};
+            static const char *const operand[] = {" N", " X", " ", " ", "", "[=K]"};
+            const char *word = o->type == OPTION_TEXT ? o->operand ? o->operand : "TEXT" : o->choices ? o->choices : "";
             char flag[160];
-            snprintf(flag, sizeof flag, "--%s%s%s", o->name, operand[o->type], o->choices ? o->choices : "");
+            snprintf(flag, sizeof flag, "--%s%s%s", o->name, operand[o->type], word);
             printf("  %-26s%s %s", flag, strlen(flag) > 26 ? "\n                            " : "", o->help);
             bool shown = o->initial && o->type != OPTION_SWITCH && o->type != OPTION_OPTIONAL_INT;
             if (shown && *o->initial > ' ') printf(" (%s)", o->initial);

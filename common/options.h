@@ -21,6 +21,7 @@ typedef struct {
     const char *choices;
     const char *given;
     const char *help;
+    const char *operand; /* what --help calls the value of a text; NULL: TEXT */
 } Option;
 
 /* A table of options and the struct that it fills. */

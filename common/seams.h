@@ -5,9 +5,9 @@
  *
  *   parameters   who holds this unit's weights, who must hear about its gradients?       tiny-ddp, tiny-fsdp
  *   features     which slice of the hidden dimension, which rows of the stream are mine?  tiny-megatron
- *   sequence     which keys and values must my queries see?                              tiny-cp
+ *   sequence     which keys and values must my queries see?                              tiny-cp, to come
  *
- * The fourth seam, experts, comes with the mixture-of-experts layer that it belongs to (tiny-moe).
+ * The fourth seam, experts, comes with the mixture-of-experts layer that it belongs to (tiny-moe, to come).
  */
 #pragma once
 

@@ -10,14 +10,17 @@ enum { RANKS_DRAWN = 64 };
 static void show_mesh(Shape shape)
 {
     int ranks = shape_ranks(shape);
-    printf("%d rank%s:", ranks, ranks > 1 ? "s" : "");
-    for (int a = 0; a < AXES; a++) printf(" %s=%d", axis_name((Axis)a), shape.size[a]);
-    printf(" (the first axis varies fastest)\n\nrank");
-    for (int a = 0; a < AXES; a++) printf("  %4s", axis_name((Axis)a));
+    printf("%d rank%s", ranks, ranks > 1 ? "s:" : "");
+    for (int a = 0; a < AXES; a++)
+        if (shape.size[a] > 1) printf(" %s=%d", axis_name((Axis)a), shape.size[a]);
+    printf("%s\n\nrank", ranks > 1 ? " (the first axis varies fastest)" : "");
+    for (int a = 0; a < AXES; a++)
+        if (shape.size[a] > 1) printf("  %4s", axis_name((Axis)a));
     printf("\n");
     for (int r = 0; r < ranks && r < RANKS_DRAWN; r++) {
         printf("%4d", r);
-        for (int a = 0; a < AXES; a++) printf("  %4d", shape_coordinate(shape, r, (Axis)a));
+        for (int a = 0; a < AXES; a++)
+            if (shape.size[a] > 1) printf("  %4d", shape_coordinate(shape, r, (Axis)a));
         printf("\n");
     }
     if (ranks > RANKS_DRAWN) printf("... and %d more\n", ranks - RANKS_DRAWN);

@@ -61,7 +61,7 @@ static Trained train(const Kernels *kernels, const ModelConfig *c, const Rows *h
     return t;
 }
 
-static ModelConfig random_model(Random *r, int round, int seq)
+static ModelConfig small_model(Random *r, int round, int seq)
 {
     int K = random_int(r, 1, 3);
     bool for_flash = sizeof(real) == 2 && round % 4;
@@ -88,7 +88,7 @@ static void against_the_cpu(void **state)
     Random r = {.seed = 69};
     for (int round = 0; round < 12 * testing_grid(); round++) {
         int seq = random_int(&r, 2, 40);
-        ModelConfig c = random_model(&r, round, seq);
+        ModelConfig c = small_model(&r, round, seq);
         Rows rows = random_rows(&r, 3, seq, c.vocab, (unsigned)round % 8);
         Kernels kernels = gpu;
         if (kernels.fit) kernels.fit(&kernels, c.head_dim);
@@ -116,7 +116,7 @@ static void flash_is_naive(void **state)
     double worst = 0;
     for (int round = 0; round < 12 * testing_grid(); round++) {
         int seq = random_int(&r, 2, 150);
-        ModelConfig c = random_model(&r, 4 * round + 1, seq);
+        ModelConfig c = small_model(&r, 4 * round + 1, seq);
         Rows rows = random_rows(&r, 3, seq, c.vocab, (unsigned)round % 8);
         Trained a = train(&flash, &c, &rows), b = train(&naive, &c, &rows);
         worst = fmax(worst, error_of(a.grads, b.grads, a.count));
@@ -148,7 +148,7 @@ static void captured(void **state)
     if (!there_is_a_gpu) skip();
     enum { STEPS = 3 };
     Random r = {.seed = 71};
-    ModelConfig c = random_model(&r, 1, 40);
+    ModelConfig c = small_model(&r, 1, 40);
     Rows host = random_rows(&r, 3, 40, c.vocab, ROWS_MASKED);
     acc *weights[2];
     size_t count = 0;

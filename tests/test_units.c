@@ -135,6 +135,8 @@ static void flags(void **state)
     } bad[] = {
         {"--stepz 3", "--stepz"},
         {"--steps", "--steps: needs a value"},
+        {"--log --verify", "--log --verify: needs a value"},
+        {"--log --verify --lr 1", "--log --verify: needs a value"},
         {"--steps 0", "--steps 0: must be a whole number from 1"},
         {"--steps -4", "--steps -4: must"},
         {"--steps 3x", "--steps 3x: must"},

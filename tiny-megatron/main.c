@@ -63,7 +63,8 @@ int main(int argc, char **argv)
             tensor_begin(&tensor, m == t.batch.accumulate - 1);
             model_forward(model, &micro);
             model_loss(model, &micro, batch_scale(&t.batch));
-            if (config->step) run_pause("forward %d done; my share of the loss: %.5f", m + 1, model_read_loss(model));
+            if (config->step)
+                run_pause("forward %d done; my replica's share of the loss: %.5f", m + 1, model_read_loss(model));
             model_backward(model, &micro);
             run_pause("backward %d done", m + 1);
         }

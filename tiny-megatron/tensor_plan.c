@@ -105,7 +105,7 @@ static void show_row(const char *computes, const char *sends)
 
 void tensor_show_plan(const ModelConfig *model, const TensorOptions *o, Shape shape)
 {
-    int tp = shape.size[AXIS_TP];
+    int tp = shape.size[AXIS_TP], sharers = model->kv_heads < tp ? tp / model->kv_heads : 1;
     ModelConfig c = model_config_slice(model, tp);
     bool split = tp > 1, sp = o->sp;
     const char *before = sp ? "all-gather of rows, before" : "";
@@ -116,10 +116,15 @@ void tensor_show_plan(const ModelConfig *model, const TensorOptions *o, Shape sh
     const char *column_back = !split ? ""
                               : sp   ? "all-gather of rows again, for the weights; reduce-scatter of gradients, after"
                                      : "all-reduce of gradients, while those of the weights are computed";
-    printf("one layer on each of %d ranks that share it: %d of %d heads, %d of %d kv heads, %d of %d ff features, %s\n",
-           tp, c.heads, model->heads, c.kv_heads, model->kv_heads, c.ff, model->ff,
-           sp ? "and its part of the stream's rows" : "and all of the stream's rows");
+    if (split)
+        printf("each of %d ranks that share the layers: %d of %d heads, %d of %d kv heads, %d of %d ff features, %s\n",
+               tp, c.heads, model->heads, c.kv_heads, model->kv_heads, c.ff, model->ff,
+               sp ? "and its part of the stream's rows" : "and all of the stream's rows");
+    else
+        printf("each rank has whole layers\n");
     printf("forward\n");
+    show_row("embedding", after);
+    printf(" in each layer\n");
     show_row("norm", "");
     show_row("qkv", before);
     show_row("attention", "");
@@ -128,7 +133,14 @@ void tensor_show_plan(const ModelConfig *model, const TensorOptions *o, Shape sh
     show_row("gate, up", before);
     show_row("swiglu", "");
     show_row("down", after);
+    printf(" then\n");
+    show_row("add, norm", "");
+    show_row("head", before);
+    show_row("loss", split ? "all-reduce of each row's largest logit, then of two sums" : "");
     printf("backward\n");
+    show_row("head", column_back);
+    show_row("norm, add", "");
+    printf(" in each layer\n");
     show_row("down", row_back);
     show_row("swiglu", "");
     show_row("gate, up", column_back);
@@ -137,8 +149,13 @@ void tensor_show_plan(const ModelConfig *model, const TensorOptions *o, Shape sh
     show_row("attention", "");
     show_row("qkv", column_back);
     show_row("norm, add", "");
+    printf(" then\n");
+    show_row("embedding", row_back);
     if (sp && o->overlap_chunks > 1)
-        printf("each in %ld chunks: one travels while another is multiplied\n", o->overlap_chunks);
+        printf("rows and gradients travel in %ld chunks: one travels while another is multiplied\n", o->overlap_chunks);
+    if (split && (sp || model->qk_norm || sharers > 1)) printf("once a step, of gradients\n");
+    if (split && (sp || model->qk_norm)) show_row(sp ? "norms" : "QK-norms", "all-reduce over tp");
+    if (sharers > 1) printf("  %-12s  all-reduce over the %d ranks that share a kv head\n", "K, V", sharers);
     if (shape.size[AXIS_DP] > 1)
         printf("gradients are then reduced over %d replicas, as in tiny-ddp\n", shape.size[AXIS_DP]);
 }
