@@ -198,7 +198,7 @@ const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int s
     void *workspace = bytes && decides ? kernels->alloc(bytes) : NULL;
     if (workspace) kernels->use_workspace(workspace, bytes);
     const char *complaint = decides ? cache_check(path) : NULL;
-    watchdog_pause(); /* the others wait for rank 0 */
+    watchdog_be_patient(); /* rank 0 measures, the others wait for it */
     for (int v = 0; v < kernels->variant_count; v++) {
         char variant[64] = "";
         if (!is_open(kernels, v, chosen)) continue;

@@ -7,19 +7,19 @@
 #include "error.h"
 
 enum { LINE = 1200 };
-static const char HEADER[] = "# kernels chosen by --autotune\n";
+static const char HEADER[] = "# kernels chosen by --autotune";
 
 const char *cache_check(const char *path)
 {
-    char line[sizeof HEADER] = "";
-    FILE *f = fopen(path, "a+");
+    char line[sizeof HEADER + 1] = "";
+    FILE *f = fopen(path, "r");
+    if (!f && errno == ENOENT) return NULL;
     if (!f) return complain("--autotune %s: %s", path, strerror(errno));
-    rewind(f);
-    bool empty = fgets(line, sizeof line, f) == NULL, ours = strcmp(line, HEADER) == 0;
-    fseek(f, 0, SEEK_END);
-    int bad = empty && fputs(HEADER, f) < 0;
-    if (fclose(f) != 0 || bad) return complain("--autotune %s: %s", path, strerror(errno));
-    return empty || ours ? NULL : complain("--autotune %s: is there, and not a file of --autotune", path);
+    bool empty = fgets(line, sizeof line, f) == NULL;
+    line[strcspn(line, "\n")] = '\0';
+    fclose(f);
+    return empty || strcmp(line, HEADER) == 0 ? NULL
+                                              : complain("--autotune %s: is there, and not a file of --autotune", path);
 }
 
 bool cache_find(char *value, size_t room, const char *path, const char *key,
@@ -42,9 +42,12 @@ bool cache_find(char *value, size_t room, const char *path, const char *key,
 
 const char *cache_append(const char *path, const char *key, const char *value)
 {
-    FILE *f = fopen(path, "a");
+    FILE *f = fopen(path, "a+");
     if (!f) return complain("--autotune %s: %s", path, strerror(errno));
-    int bad = fprintf(f, "%s = %s\n", key, value) < 0;
+    int last = fseek(f, -1, SEEK_END) == 0 ? fgetc(f) : EOF; /* of the file as it is now; EOF: it is empty, or new */
+    fseek(f, 0, SEEK_END);
+    int bad = last == EOF ? fprintf(f, "%s\n", HEADER) < 0 : last != '\n' ? fputc('\n', f) == EOF : 0;
+    bad |= fprintf(f, "%s = %s\n", key, value) < 0;
     if (fclose(f) != 0 || bad) return complain("--autotune %s: %s", path, strerror(errno));
     return NULL;
 }

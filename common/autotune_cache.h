@@ -4,12 +4,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Returns NULL for a new file, or one that this program has written; a complaint for anything else: it is somebody's. */
+/* Returns NULL for a file that is not there or empty, or that this program has written; a complaint for anything else: it is
+ * somebody's. */
 const char *cache_check(const char *path);
 
 /* The value of the last line with this key for which `good` is true; false if there is none. */
 bool cache_find(char *value, size_t room, const char *path, const char *key,
                 bool (*good)(const char *value, const void *context), const void *context);
 
-/* Returns NULL, or a complaint about the file. */
+/* Begins the file if it must. Returns NULL, or a complaint about it. */
 const char *cache_append(const char *path, const char *key, const char *value);

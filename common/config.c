@@ -93,7 +93,8 @@ static const char *choose_variants(Config *c)
 {
     if (c->kernels.fit) c->note = c->kernels.fit(&c->kernels, c->architecture.head_dim);
     char list[256];
-    if (snprintf(list, sizeof list, "%s", c->kernel) >= (int)sizeof list) return complain("--kernel: too long");
+    if (snprintf(list, sizeof list, "%s", c->kernel) >= (int)sizeof list)
+        return complain("--kernel %s: must be shorter than %zu characters", c->kernel, sizeof list);
     for (char *choice = strtok(list, ","); choice; choice = strtok(NULL, ",")) {
         const char *complaint = kernels_choose(&c->kernels, choice);
         if (complaint) return complaint;

@@ -8,7 +8,7 @@
 
 #include "comm.h"
 
-enum { COMPLAINT_MAX = 512 };
+enum { COMPLAINT_MAX = 4400 }; /* a path, and more */
 
 void fatal(const char *format, ...)
 {

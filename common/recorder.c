@@ -16,7 +16,7 @@ enum { POLLS = 1 };
 #else
 enum { POLLS = 0 };
 #endif
-enum { MOURNING_SECONDS = 2 };
+enum { MOURNING_SECONDS = 2, PATIENCE = 60 };
 
 /* One line of the ring. Written by the main thread; the watchdog and the signal handler only read it. */
 typedef struct {
@@ -33,7 +33,8 @@ static Record ring[RECORDS];
 static atomic_int next;               /* the slot of the next record */
 static atomic_int waited_for = -1;    /* slot */
 static atomic_long last_sign_of_life; /* nanoseconds */
-static atomic_int paused;
+static atomic_int patient;
+static atomic_int stopped;
 static atomic_int gave_up; /* the watchdog has spoken */
 static double timeout;
 
@@ -111,10 +112,11 @@ static void *watch(void *unused)
     (void)unused;
     for (;;) {
         usleep(100000);
-        if (paused) recorder_alive();
+        if (stopped) recorder_alive();
         double silent = (double)(now() - last_sign_of_life) * 1e-9;
         const char *failure = device_failure();
-        if ((timeout <= 0 || silent <= timeout) && !failure) continue;
+        double limit = patient ? PATIENCE * timeout : timeout;
+        if ((timeout <= 0 || silent <= limit) && !failure) continue;
         gave_up = 1;
         char cause[128];
         if (failure)
@@ -146,21 +148,21 @@ void watchdog_start(double timeout_seconds)
     pthread_detach(thread);
 }
 
-void watchdog_pause(void)
+void watchdog_be_patient(void)
 {
-    paused++;
+    patient++;
 }
 
 void watchdog_resume(void)
 {
     recorder_alive();
-    paused--;
+    patient--;
 }
 
 void watchdog_stop(void)
 {
     while (gave_up) pause(); /* the watchdog ends the job, with its status */
-    paused = 1;
+    stopped = 1;
     signal(SIGTERM, SIG_IGN); /* mpirun sends it to those who end a moment after the first */
     signal(SIGINT, SIG_DFL);
 }

@@ -27,8 +27,9 @@ void recorder_alive(void);
 /* Starts the watchdog; 0 seconds: silence is never suspicious, only what NCCL reports ends the job. Call once, best before comm_init, which is the first that can hang. */
 void watchdog_start(double timeout_seconds);
 
-/* While paused (calls nest) silence is not suspicious: the other ranks wait for rank 0's twin, or for the reader. */
-void watchdog_pause(void);
+/* From here to watchdog_resume (calls nest) only silence of 60 times the timeout is suspicious: this rank waits for what rank 0
+ * does for all. */
+void watchdog_be_patient(void);
 void watchdog_resume(void);
 
 /* From here on neither silence nor a signal is worth a word: the job is ending. */

@@ -149,31 +149,56 @@ static void load_view(Params *params, const View *v, const Tensor *t, const Kern
     free(host);
 }
 
-const char *safetensors_load_weights(Params *params, const Kernels *kernels, const char *dir)
+/* Opens DIR/model.safetensors, if it has just the tensors of `params`, in their whole shapes. */
+static const char *open_weights(Safetensors **file, const Params *params, const char *dir)
 {
-    char path[4096];
-    Safetensors *file;
+    char path[4096], why[4096];
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    const char *complaint = safetensors_open(&file, path);
+    const char *complaint = safetensors_open(file, path);
+    if (complaint) {
+        snprintf(why, sizeof why, "%s", complaint);
+        return complain("--model %s: %s", dir, why);
+    }
     for (int n = 0; n < params->views && !complaint; n++) {
         const View *v = &params->view[n];
-        const Tensor *t = safetensors_find(file, v->name);
+        const Tensor *t = safetensors_find(*file, v->name);
         if (!t)
-            complaint = complain("%s: no tensor %s", path, v->name);
+            complaint = complain("--model %s: model.safetensors has no tensor %s", dir, v->name);
         else if (t->dims != (v->vector ? 1 : 2) || t->shape[t->dims - 1] != v->whole_cols ||
                  t->count != params_whole_size(v))
-            complaint = complain("%s: %s has not the shape that config.json gives it", path, v->name);
-        else
-            load_view(params, v, t, kernels);
+            complaint = complain("--model %s: %s has not the shape that config.json gives it", dir, v->name);
+    }
+    for (int i = 0; !complaint && i < (*file)->tensors; i++) {
+        const char *name = (*file)->tensor[i].name; /* of a tied head, some files hold a copy */
+        if (!params_find(params, name) && strcmp(name, "lm_head.weight") != 0)
+            complaint = complain("--model %s: %s is not part of the model that config.json describes", dir, name);
+    }
+    if (complaint) safetensors_close(*file);
+    return complaint;
+}
+
+const char *safetensors_check_weights(const ModelConfig *model, const char *dir)
+{
+    Safetensors *file;
+    Params table = params_table(model);
+    const char *complaint = open_weights(&file, &table, dir);
+    if (!complaint) safetensors_close(file);
+    params_free(&table);
+    return complaint;
+}
+
+const char *safetensors_load_weights(Params *params, const Kernels *kernels, const char *dir)
+{
+    Safetensors *file;
+    const char *complaint = open_weights(&file, params, dir);
+    if (complaint) return complaint;
+    for (int n = 0; n < params->views; n++) {
+        const View *v = &params->view[n];
+        load_view(params, v, safetensors_find(file, v->name), kernels);
         comm_progress(); /* a sign of life: this may take long */
     }
-    for (int i = 0; !complaint && i < file->tensors; i++) {
-        const char *name = file->tensor[i].name; /* of a tied head, some files hold a copy */
-        if (!params_find(params, name) && strcmp(name, "lm_head.weight") != 0)
-            complaint = complain("%s: %s is not part of the model that config.json describes", path, name);
-    }
     safetensors_close(file);
-    return complaint;
+    return NULL;
 }
 
 /* --- writing --- */

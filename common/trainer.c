@@ -1,14 +1,10 @@
 #include "trainer.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "autotune.h"
 #include "error.h"
+#include "outputs.h"
 #include "run.h"
 #include "sample.h"
 
@@ -53,44 +49,6 @@ Expected trainer_expect(const Trainer *t, Shape shape, int stream_parts)
     return e;
 }
 
-/* Can this file be written, and is it neither the data nor another output? Leaves it as it is. */
-static const char *check_output(const char *flag, const char *path, const char *const *others, int count)
-{
-    if (!*path) return NULL;
-    struct stat mine, other;
-    bool existed = stat(path, &mine) == 0;
-    int file = open(path, O_WRONLY | O_CREAT, 0666);
-    if (file < 0) return complain("--%s %s: %s", flag, path, strerror(errno));
-    const char *complaint = NULL;
-    fstat(file, &mine);
-    for (int o = 0; o < count && !complaint; o++)
-        if (stat(others[o], &other) == 0 && S_ISREG(other.st_mode) && other.st_dev == mine.st_dev &&
-            other.st_ino == mine.st_ino)
-            complaint = complain("--%s %s: the same file is given to another flag", flag, path);
-    close(file);
-    if (!existed) unlink(path);
-    return complaint;
-}
-
-/* Before anything is written: a run that is refused must leave every file as it was. */
-static const char *check_outputs(const Config *c)
-{
-    const char *const others[] = {c->data, c->log, c->trace, c->dump, c->autotune};
-    const struct {
-        const char *flag, *path;
-        int others; /* the data, and the outputs named before this one */
-    } outputs[] = {{"log", c->log, 1}, {"trace", c->trace, 2}, {"dump", c->dump, 3}, {"autotune", c->autotune, 4}};
-    for (int o = 0; o < 4; o++) {
-        const char *complaint = check_output(outputs[o].flag, outputs[o].path, others, outputs[o].others);
-        if (complaint) return complaint;
-        for (int e = 0; e < o; e++) /* named twice, before either exists */
-            if (*outputs[o].path && strcmp(outputs[o].path, outputs[e].path) == 0)
-                return complain("--%s %s: the same file is given to --%s", outputs[o].flag, outputs[o].path,
-                                outputs[e].flag);
-    }
-    return NULL;
-}
-
 /* Before anything is allocated, by the formulas. */
 static const char *check_cap(const Config *c, const Expected *expected)
 {
@@ -121,9 +79,10 @@ void trainer_open(Trainer *t, Shape shape, Holding holding, int stream_parts, co
     holding.tp = shape.size[AXIS_TP];
     holding.tp_rank = t->mesh.coordinate[AXIS_TP];
     holding.copy = t->mesh.coordinate[AXIS_DP] > 0;
-    agree(first_rank() ? check_outputs(c) : NULL);
+    agree(first_rank() ? outputs_check(c) : NULL);
     ModelConfig slice = model_config_slice(&c->architecture, holding.tp);
     run_use_threads();
+    agree(c->pretrained ? safetensors_check_weights(&c->architecture, c->model) : NULL);
     if (*c->autotune)
         agree(autotune(&c->kernels, &slice, t->batch.sequences * (int)c->seq, (int)c->seq, t->chunks ? t->chunks : 1,
                        c->kernel, c->autotune));

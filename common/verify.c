@@ -187,19 +187,25 @@ static double twin_step(Verify *v, long step)
     return model_read_loss(twin);
 }
 
+/* The others wait for rank 0, which computes what they share. */
+static void wait_for_the_twin(Verify *v)
+{
+    if (!have_twin()) watchdog_be_patient();
+    comm_broadcast(comm_control(), &v->twin_loss, 1, COMM_DOUBLE, 0);
+    if (!have_twin()) watchdog_resume();
+}
+
 void verify_gradients(Verify *v, const Model *model, long step)
 {
     if (!v || step >= v->steps) return;
-    watchdog_pause();
     if (have_twin()) v->twin_loss = twin_step(v, step);
-    comm_broadcast(comm_control(), &v->twin_loss, 1, COMM_DOUBLE, 0);
+    wait_for_the_twin(v);
 
     bool judged = step == 0 || JUDGE_LATER;
     double bound = step == 0 ? v->bound_first : BOUND_LATER;
     const acc *theirs = have_twin() ? v->twin->params.grads : NULL;
     compare_all(v, &model->params, true, theirs, judged ? &v->gradient : &v->gradient_drift, judged ? bound : INFINITY,
                 step);
-    watchdog_resume();
 }
 
 void verify_loss(Verify *v, long step, double loss)
@@ -216,11 +222,11 @@ void verify_loss(Verify *v, long step, double loss)
 void verify_weights(Verify *v, const Model *model, long step)
 {
     if (!v || step >= v->steps) return;
-    watchdog_pause();
     if (have_twin()) {
         optimizer_measure(&v->optimizer, &v->twin->params, step);
         optimizer_step(&v->optimizer, &v->twin->params);
     }
+    wait_for_the_twin(v);
     const acc *theirs = have_twin() ? v->twin->params.piece[0].master : NULL;
     compare_all(v, &model->params, false, theirs, JUDGE_LATER ? &v->weight : &v->weight_drift,
                 JUDGE_LATER ? BOUND_LATER : INFINITY, step);
@@ -231,7 +237,6 @@ void verify_weights(Verify *v, const Model *model, long step)
     if (differ && !v->unequal[0]) snprintf(v->unequal, sizeof v->unequal, "%s", unequal ? unequal : "a parameter");
     v->done = step + 1;
     if (v->done == v->steps) end_twin(v);
-    watchdog_resume();
 }
 
 int verify_report(Verify *v)

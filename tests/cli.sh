@@ -66,7 +66,7 @@ run 2 $ddp $nano --log "$work/keep" --dump "$work/none/file"
 verdict "a refused run leaves an existing log alone" [ $status = 2 -a "$(cat "$work/keep")" = precious ]
 cp LICENSE "$work/text"
 run 2 $ddp --model nano --steps 2 --data "$work/text" --log "$work/text"
-verdict "a log over the data is refused" said 2 'the same file is given to another flag'
+verdict "a log over the data is refused" said 2 'the same file is given to --data'
 verdict "and the data is still there" cmp -s LICENSE "$work/text"
 run 2 $ddp $nano --log "$work/twice" --dump "$work/twice"
 verdict "one file for two outputs is refused" said 2 'the same file is given to'
@@ -78,6 +78,16 @@ for flag in log dump trace; do
     run 2 $ddp $nano --$flag "$work/none/file"
     verdict "a --$flag that cannot be written is refused" said 2 "^--$flag $work/none/file: No such file"
 done
+
+ln -s "$work/nowhere" "$work/dangling"
+mkfifo "$work/pipe"
+mkdir "$work/texts" && cp LICENSE "$work/texts"
+for output in "dangling: a link to nothing" "pipe: neither a file nor a device" "texts: Is a directory" "texts/log: lies in --data"; do
+    file=$work/${output%%:*}
+    run 2 $ddp --model nano --steps 2 --data "$work/texts" --log "$file"
+    verdict "--log is refused: $output" said 2 "^--log $file:${output#*:}"
+done
+verdict "and nothing has come or gone" [ -L "$work/dangling" -a ! -e "$work/nowhere" -a -p "$work/pipe" -a "$(ls "$work/texts")" = LICENSE ]
 
 # --- things go wrong while running ---
 
@@ -99,6 +109,8 @@ verdict "debug: other kinds are a message, not a hang" said 1 'mismatch on group
 run 3 build/fp64/hang busy
 verdict "signs of life keep the watchdog quiet" said 0
 
+verdict "a rank that is stopped beside the twin ends the run" loses_a_rank STOP 40 3 $ddp --model nano --data LICENSE --verify=1000000 --timeout 3
+verdict "and the others say where they wait" grep -q 'no progress for .*waiting in' "$work/err"
 verdict "a killed rank ends the run" loses_a_rank KILL 10 3 $ddp --model nano --data LICENSE
 
 # --- what flags write ---

@@ -46,16 +46,6 @@ verdict "a byte less does not" said 2 '^--memory-cap'
 run 4 $fsdp $nano --strategy ddp --memory-cap "$(gib "$((total - 40000))")"
 verdict "ddp does not fit where fsdp nearly did" said 2 '^--memory-cap'
 
-overlaps() { # FILE, KIND: how often such a collective is under way while a layer computes, on rank 0
-    tr -d '{}"' < "$1" | awk -F, -v kind="$2" '
-        /^ph:X/ && /pid:0/ {
-            for (i = 1; i <= NF; i++) { split($i, f, ":"); v[f[1]] = f[2] }
-            if (v["cat"] == "compute" && v["name"] ~ /^layer/) { begin[++n] = v["ts"]; end[n] = v["ts"] + v["dur"] }
-            if (v["name"] == kind) { from[++g] = v["ts"]; to[g] = v["ts"] + v["dur"] }
-        }
-        END { for (i = 1; i <= g; i++) for (j = 1; j <= n; j++) if (from[i] < end[j] && to[i] > begin[j]) both++
-              print both + 0 }'
-}
 run 2 $fsdp --model demo --data LICENSE --steps 3 --trace "$work/trace" --log "$work/log"
 verdict "fsdp gathers a layer while another computes" [ "$(overlaps "$work/trace" all_gather)" -gt 10 ]
 verdict "and reduces one while another computes" [ "$(overlaps "$work/trace" reduce_scatter)" -gt 5 ]

@@ -8,6 +8,7 @@ refused "a sequence that tp does not divide" "--seq 47: with --sp 1 must be a mu
 refused "a sequence that the chunks do not divide" "--seq 46: with --sp 1 must be a multiple of --tp x --overlap-chunks = 2 x 2" 2 $nano --seq 46 --overlap-chunks 2
 refused "chunks without sp" "--overlap-chunks 2: goes with --sp 1" 2 $nano --sp 0 --overlap-chunks 2
 refused "more chunks than there may be" "--overlap-chunks 17: must be a whole number from 1 to 16" 2 $nano --overlap-chunks 17
+refused "more rows than a collective takes" "--batch 600: 1228800 rows in a micro-step times width 2048 are more than one collective takes" 2 --model 1b --seq 2048 --batch 600 --data LICENSE
 ddp=build/fp32/tiny-ddp
 
 head -c 600 LICENSE | tr "\200-\377" " " > "$work/ascii" # the fixtures have few words
@@ -24,6 +25,10 @@ run 4 build/fp64/tiny-megatron --model tests/fixtures/qwen3 --data "$work/ascii"
 loss=$(grep -o 'loss [0-9.]*' "$work/out")
 run 1 build/fp64/tiny-ddp --model tests/fixtures/qwen3 --data "$work/ascii" --seq 16 --batch 4 --steps 1
 verdict "and begins with the loss of tiny-ddp" [ "$loss" = "$(grep -o 'loss [0-9.]*' "$work/out")" ]
+run 4 $megatron $nano --tp 4 --sample 40
+grep -v '^step\|^model\|^data\|^mesh' "$work/out" > "$work/text-of-four"
+run 1 build/fp32/tiny-ddp $nano --sample 40
+verdict "four ranks that share the vocabulary write what one writes" [ "$(wc -c < "$work/text-of-four")" -gt 39 -a "$(grep -v '^step\|^model\|^data\|^mesh' "$work/out")" = "$(cat "$work/text-of-four")" ]
 
 run 2 $megatron --model demo --data LICENSE --steps 3 --overlap-chunks 4 --trace "$work/trace" --log "$work/log"
 verdict "in chunks, rows travel while others are multiplied" [ "$(overlaps "$work/trace" all_gather)" -gt 10 ]

@@ -60,7 +60,7 @@ else
 
     tuned="build/bf16/tiny-megatron --model demo --data LICENSE --steps 3 --tp 2 --overlap-chunks 2 --autotune $work/gpu-tuned"
     run 2 $tuned --dump "$work/measured"
-    verdict "GPU: --autotune times plans of products: $(grep '^autotune: products' "$work/out")" [ "$status" = 0 -a "$(grep -c '^autotune: .* plan [0-7] of [2-8]: ' "$work/out")" -ge 12 -a "$(grep -c '^plan of ' "$work/gpu-tuned")" -ge 12 ]
+    verdict "GPU: --autotune times plans of products: $(grep '^autotune: products' "$work/out")" [ "$status" = 0 -a "$(grep -c '^autotune: .* plan [0-7] of [2-8]: ' "$work/out")" -ge 12 -a "$(grep -c '^plan of ' "$work/gpu-tuned")" -ge 12 -a "$(grep -c '^plan of forward.*: 1536 rows' "$work/gpu-tuned")" -ge 4 ]
     run 2 $tuned --dump "$work/remembered"
     verdict "GPU: and does not time them again" [ "$status" = 0 -a "$(grep -c '^autotune: .* plan [0-7] of' "$work/out")" = 0 -a "$(grep -c '^autotune: .*, from ' "$work/out")" = 2 ]
     verdict "GPU: the same plans give the same bits" cmp -s "$work/measured" "$work/remembered"

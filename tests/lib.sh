@@ -52,3 +52,15 @@ loses_a_rank() {
     status=$?
     [ "$status" != 0 ]
 }
+
+# overlaps FILE KIND: how often such a collective is under way while a layer computes, on rank 0.
+overlaps() {
+    tr -d '{}"' < "$1" | awk -F, -v kind="$2" '
+        /^ph:X/ && /pid:0/ {
+            for (i = 1; i <= NF; i++) { split($i, f, ":"); v[f[1]] = f[2] }
+            if (v["cat"] == "compute" && v["name"] ~ /^layer/) { begin[++n] = v["ts"]; end[n] = v["ts"] + v["dur"] }
+            if (v["name"] == kind) { from[++g] = v["ts"]; to[g] = v["ts"] + v["dur"] }
+        }
+        END { for (i = 1; i <= g; i++) for (j = 1; j <= n; j++) if (from[i] < end[j] && to[i] > begin[j]) both++
+              print both + 0 }'
+}

@@ -126,6 +126,21 @@ static void data_order(void **state)
         same += part.token[0] == first;
     }
     assert_true(same < 10); /* other steps read other places */
+    same = 0;
+    for (int b = 0; b + 1 < 50; b++) { /* and not the places of their neighbours */
+        data_read(data, order, 6, b, 1, 0, &part);
+        same += memcmp(part.token, all.token + (b + 1) * 10, 10 * sizeof(int)) == 0;
+    }
+    order.seed = 4;
+    for (int b = 0; b < 50; b++) { /* nor does another seed */
+        data_read(data, order, 5, b, 1, 0, &part);
+        same += memcmp(part.token, all.token + b * 10, 10 * sizeof(int)) == 0;
+    }
+    assert_true(same < 5);
+    for (order.ignore = 0; order.ignore <= 1; order.ignore += 0.25) {
+        data_read(data, order, 5, 0, 600, 0, &all);
+        assert_true(fabs((double)rows_counted(&all) / 6000 - (1 - order.ignore)) < 0.05);
+    }
     rows_free(&all), rows_free(&part);
     data_close(data);
 }

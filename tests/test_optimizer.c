@@ -99,10 +99,30 @@ static void clipping(void **state)
     params_free(&p);
 }
 
+/* The step takes the schedule's rate, and the norm is read before. */
+static void schedule_is_applied(void **state)
+{
+    (void)state;
+    Kernels kernels = kernels_cpu();
+    Params p = params_of_ones();
+    for (size_t i = 0; i < p.count; i++) p.grads[i] = 1;
+    OptimizerConfig c = {.kind = OPTIMIZER_SGD, .lr = 0.5, .warmup = 4, .steps = 8};
+    Optimizer o = optimizer_create(c, &p, &kernels);
+    double want = 1;
+    for (long step = 0; step < 8; step++) {
+        optimizer_measure(&o, &p, step);
+        optimizer_step(&o, &p);
+        want -= optimizer_lr(&c, step);
+        assert_true(fabs((double)p.weights[0] - want) < 1e-6);
+    }
+    assert_true(want < 0 && optimizer_lr(&c, 0) != optimizer_lr(&c, 7));
+    optimizer_free(&o);
+    params_free(&p);
+}
+
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(learning_rate),
-    cmocka_unit_test(constants_of_the_optimizer),
-    cmocka_unit_test(decay_goes_by_shape),
-    cmocka_unit_test(clipping),
+    cmocka_unit_test(learning_rate),       cmocka_unit_test(constants_of_the_optimizer),
+    cmocka_unit_test(decay_goes_by_shape), cmocka_unit_test(clipping),
+    cmocka_unit_test(schedule_is_applied),
 };
 TESTING_MAIN(tests)

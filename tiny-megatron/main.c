@@ -21,7 +21,7 @@ int main(int argc, char **argv)
     trainer_check(&t, shape);
     const Config *config = &t.config;
     int rows = (int)(config->batch * config->seq / config->accumulate) / shape.size[AXIS_DP];
-    agree(tensor_check_model(&options, &config->architecture, config->seq, rows));
+    agree(tensor_check_model(&options, &config->architecture, config->batch, config->seq, rows));
     Holding holding = {.cut = CUT_NOTHING, .tp = (int)options.tp}; /* everything of its slice of the model */
     int stream_parts = options.sp ? (int)options.tp : 1;
 

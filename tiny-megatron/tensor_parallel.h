@@ -85,7 +85,7 @@ const char *tensor_check(TensorOptions *options, int ranks);
 Shape tensor_shape(const TensorOptions *options, int ranks);
 
 /* With the model known: NULL, or a complaint about a model, a sequence, or rows of a micro-step, that cannot be cut so. */
-const char *tensor_check_model(const TensorOptions *options, const ModelConfig *model, long seq, long rows);
+const char *tensor_check_model(const TensorOptions *options, const ModelConfig *model, long batch, long seq, long rows);
 
 /* What --ledger expects of `steps` steps of micro-steps of `rows` rows, beside what every trainer has. */
 void tensor_expect(Expected *expected, const ModelConfig *model, const TensorOptions *options, Shape shape, int rows,

@@ -39,15 +39,15 @@ Shape tensor_shape(const TensorOptions *o, int ranks)
     return (Shape){{[AXIS_TP] = (int)o->tp, [AXIS_CP] = 1, [AXIS_FSDP] = 1, [AXIS_DP] = ranks / (int)o->tp}};
 }
 
-const char *tensor_check_model(const TensorOptions *o, const ModelConfig *model, long seq, long rows)
+const char *tensor_check_model(const TensorOptions *o, const ModelConfig *model, long batch, long seq, long rows)
 {
     const char *complaint = model_config_check_slice(model, (int)o->tp);
     if (complaint) return complaint;
     if (o->tp > 1 && rows > INT_MAX / model->width)
-        return complain(
-            "--batch: %ld rows in a micro-step times width %d are more than one collective takes; --accumulate "
-            "cuts them",
-            rows, model->width);
+        return complain("--batch %ld: %ld rows in a micro-step times width %d are more than one collective takes; "
+                        "--accumulate cuts "
+                        "them",
+                        batch, rows, model->width);
     if (o->sp && seq % (o->tp * o->overlap_chunks))
         return complain("--seq %ld: with --sp 1 must be a multiple of --tp x --overlap-chunks = %ld x %ld", seq, o->tp,
                         o->overlap_chunks);

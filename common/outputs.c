@@ -1,0 +1,75 @@
+#include "outputs.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "error.h"
+
+/* The folder of a file that may not exist yet. */
+static const char *folder_of(const char *path, char copy[PATH_MAX])
+{
+    snprintf(copy, PATH_MAX, "%s", path);
+    return dirname(copy);
+}
+
+/* Writing to a pipe needs a reader, who may not come; to a link that leads nowhere would put a file somewhere else. */
+static const char *check_file(const char *flag, const char *path)
+{
+    struct stat link, file;
+    char copy[PATH_MAX];
+    if (lstat(path, &link) != 0 && (errno != ENOENT || access(folder_of(path, copy), W_OK | X_OK) != 0))
+        return complain("--%s %s: %s", flag, path, strerror(errno));
+    if (lstat(path, &link) != 0) return NULL; /* a new file */
+    if (stat(path, &file) != 0) return complain("--%s %s: a link to nothing", flag, path);
+    if (S_ISDIR(file.st_mode)) return complain("--%s %s: %s", flag, path, strerror(EISDIR));
+    if (!S_ISREG(file.st_mode) && !S_ISCHR(file.st_mode))
+        return complain("--%s %s: neither a file nor a device", flag, path);
+    return access(path, W_OK) == 0 ? NULL : complain("--%s %s: %s", flag, path, strerror(errno));
+}
+
+static bool is_same_file(const char *a, const char *b)
+{
+    struct stat mine, other;
+    if (!*a || !*b) return false;
+    if (strcmp(a, b) == 0) return true; /* perhaps neither exists yet */
+    return stat(a, &mine) == 0 && stat(b, &other) == 0 && S_ISREG(mine.st_mode) && mine.st_dev == other.st_dev &&
+           mine.st_ino == other.st_ino;
+}
+
+/* Of a folder, data.c leaves out what is hidden and what make builds. */
+static bool is_read_as_data(const char *path, const char *data)
+{
+    struct stat info;
+    char copy[PATH_MAX], folder[PATH_MAX], parent[PATH_MAX];
+    if (stat(data, &info) != 0 || !S_ISDIR(info.st_mode)) return false;
+    if (!realpath(data, folder) || !realpath(folder_of(path, copy), parent)) return false;
+    size_t length = strlen(folder);
+    if (strncmp(parent, folder, length) != 0 || (parent[length] && parent[length] != '/')) return false;
+    strncat(parent, "/", sizeof parent - strlen(parent) - 1);
+    return !strstr(parent + length, "/.") && !strstr(parent + length, "/build/");
+}
+
+const char *outputs_check(const Config *c)
+{
+    const struct {
+        const char *flag, *path;
+    } files[] = {{"data", c->data}, {"log", c->log}, {"trace", c->trace}, {"dump", c->dump}, {"autotune", c->autotune}};
+    for (int f = 1; f < 5; f++) {
+        const char *flag = files[f].flag, *path = files[f].path;
+        if (!*path) continue;
+        const char *complaint = check_file(flag, path);
+        if (complaint) return complaint;
+        for (int o = 0; o < f; o++)
+            if (is_same_file(path, files[o].path))
+                return complain("--%s %s: the same file is given to --%s", flag, path, files[o].flag);
+        if (is_read_as_data(path, c->data))
+            return complain("--%s %s: lies in --data %s, where the next run would read it", flag, path, c->data);
+    }
+    return NULL;
+}
