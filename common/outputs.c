@@ -33,26 +33,35 @@ static const char *check_file(const char *flag, const char *path)
     return access(path, W_OK) == 0 ? NULL : complain("--%s %s: %s", flag, path, strerror(errno));
 }
 
+/* The path without links, also of a file that does not exist yet; false if its folder does not. */
+static bool full_path(const char *path, char full[PATH_MAX])
+{
+    char copy[PATH_MAX], folder[PATH_MAX];
+    if (realpath(path, full)) return true;
+    if (!realpath(folder_of(path, copy), folder)) return false;
+    snprintf(copy, sizeof copy, "%s", path);
+    return snprintf(full, PATH_MAX, "%s/%s", folder, basename(copy)) < PATH_MAX;
+}
+
 static bool is_same_file(const char *a, const char *b)
 {
     struct stat mine, other;
-    if (!*a || !*b) return false;
-    if (strcmp(a, b) == 0) return true; /* perhaps neither exists yet */
-    return stat(a, &mine) == 0 && stat(b, &other) == 0 && S_ISREG(mine.st_mode) && mine.st_dev == other.st_dev &&
-           mine.st_ino == other.st_ino;
+    char path[PATH_MAX], other_path[PATH_MAX];
+    if (!*a || !*b || !full_path(a, path) || !full_path(b, other_path)) return false;
+    if (stat(a, &mine) != 0 || stat(b, &other) != 0) return strcmp(path, other_path) == 0;
+    return S_ISREG(mine.st_mode) && mine.st_dev == other.st_dev && mine.st_ino == other.st_ino;
 }
 
 /* Of a folder, data.c leaves out what is hidden and what make builds. */
 static bool is_read_as_data(const char *path, const char *data)
 {
     struct stat info;
-    char copy[PATH_MAX], folder[PATH_MAX], parent[PATH_MAX];
+    char folder[PATH_MAX], file[PATH_MAX];
     if (stat(data, &info) != 0 || !S_ISDIR(info.st_mode)) return false;
-    if (!realpath(data, folder) || !realpath(folder_of(path, copy), parent)) return false;
-    size_t length = strlen(folder);
-    if (strncmp(parent, folder, length) != 0 || (parent[length] && parent[length] != '/')) return false;
-    strncat(parent, "/", sizeof parent - strlen(parent) - 1);
-    return !strstr(parent + length, "/.") && !strstr(parent + length, "/build/");
+    if (!realpath(data, folder) || !full_path(path, file)) return false;
+    size_t length = strcmp(folder, "/") == 0 ? 0 : strlen(folder);
+    if (strncmp(file, folder, length) != 0 || file[length] != '/') return false;
+    return !strstr(file + length, "/.") && !strstr(file + length, "/build/");
 }
 
 const char *outputs_check(const Config *c)

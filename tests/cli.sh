@@ -70,6 +70,8 @@ verdict "a log over the data is refused" said 2 'the same file is given to --dat
 verdict "and the data is still there" cmp -s LICENSE "$work/text"
 run 2 $ddp $nano --log "$work/twice" --dump "$work/twice"
 verdict "one file for two outputs is refused" said 2 'the same file is given to'
+run 2 $ddp $nano --log "$work/twice" --dump "$work/a/../twice"
+verdict "by whatever name" said 2 'the same file is given to --log'
 run 2 $ddp $nano --log /dev/full
 verdict "a full disk under --log is a failure" said 1 '--log /dev/full: No space left'
 run 2 $ddp $nano --verify --timeout 0.001
