@@ -16,7 +16,7 @@ const char *cache_check(const char *path)
     if (!f && errno == ENOENT) return NULL;
     if (!f) return complain("--autotune %s: %s", path, strerror(errno));
     bool empty = fgets(line, sizeof line, f) == NULL;
-    line[strcspn(line, "\n")] = '\0';
+    line[strcspn(line, "\r\n")] = '\0';
     fclose(f);
     return empty || strcmp(line, HEADER) == 0 ? NULL
                                               : complain("--autotune %s: is there, and not a file of --autotune", path);
@@ -29,9 +29,12 @@ bool cache_find(char *value, size_t room, const char *path, const char *key,
     size_t length = strlen(key);
     bool found = false;
     FILE *f = fopen(path, "r");
+    bool begins = true; /* the piece that was read begins a line */
     while (f && fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = '\0';
-        if (strncmp(line, key, length) != 0 || strncmp(line + length, " = ", 3) != 0) continue;
+        bool whole = begins;
+        begins = strchr(line, '\n') != NULL;
+        line[strcspn(line, "\r\n")] = '\0';
+        if (!whole || strncmp(line, key, length) != 0 || strncmp(line + length, " = ", 3) != 0) continue;
         if (!good(line + length + 3, context)) continue;
         snprintf(value, room, "%s", line + length + 3);
         found = true;
@@ -42,6 +45,8 @@ bool cache_find(char *value, size_t room, const char *path, const char *key,
 
 const char *cache_append(const char *path, const char *key, const char *value)
 {
+    const char *complaint = cache_check(path); /* somebody may have put another file there meanwhile */
+    if (complaint) return complaint;
     FILE *f = fopen(path, "a+");
     if (!f) return complain("--autotune %s: %s", path, strerror(errno));
     int last = fseek(f, -1, SEEK_END) == 0 ? fgetc(f) : EOF; /* of the file as it is now; EOF: it is empty, or new */

@@ -1,5 +1,6 @@
 #include "model_config.h"
 
+#include <math.h>
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,6 +199,9 @@ const char *model_config_check(const ModelConfig *c)
     if (c->heads % c->kv_heads)
         return complain("--model %s: %d heads are not a multiple of %d kv heads", c->name, c->heads, c->kv_heads);
     if (c->head_dim % 2) return complain("--model %s: head_dim is %d; must be even", c->name, c->head_dim);
+    if (!(c->theta > 0) || !isfinite(c->theta) || !(c->eps >= 0) || !isfinite(c->eps))
+        return complain("--model %s: rope_theta is %g, rms_norm_eps %g; must be above 0, and at least 0", c->name,
+                        c->theta, c->eps);
     return NULL;
 }
 

@@ -10,6 +10,7 @@ static acc *zeros(const Kernels *kernels, size_t count)
 {
     acc *x = memory_alloc(count * sizeof *x, MEMORY_OPTIMIZER);
     kernels->fill(x, 0, count * sizeof *x);
+    comm_progress(); /* a sign of life: a large model takes long */
     return x;
 }
 
@@ -95,7 +96,10 @@ static void update(Optimizer *o, const Params *params, const Piece *piece, const
 void optimizer_step(Optimizer *o, Params *params)
 {
     for (int i = 0; i < params->pieces; i++)
-        for (int n = 0; n < params->views; n++) update(o, params, &params->piece[i], &params->view[n]);
+        for (int n = 0; n < params->views; n++) {
+            update(o, params, &params->piece[i], &params->view[n]);
+            comm_progress();
+        }
 }
 
 double optimizer_read_norm(const Optimizer *o)

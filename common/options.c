@@ -112,7 +112,7 @@ const char *options_parse(const OptionTable *tables, int table_count, int argc, 
         } else if (code == '?' || code == ':') {
             const char *flag = argv[optind - 1];
             if (code == ':') return complain("%s: needs a value; --help lists the flags", flag);
-            if (optopt >= 256) return complain("%s: takes no value; --help lists the flags", flag);
+            if (optopt >= 256 || optopt == HELP) return complain("%s: takes no value; --help lists the flags", flag);
             if (optopt) return complain("-%c: unknown flag; --help lists the flags", optopt);
             return complain("%s: unknown or ambiguous flag; --help lists the flags", flag);
         } else {
@@ -120,7 +120,8 @@ const char *options_parse(const OptionTable *tables, int table_count, int argc, 
             const Option *o = &table->rows[where[code - 256].row];
             bool next_word = optarg && optarg == argv[optind - 1]; /* --name=VALUE may have any value */
             if (next_word && strncmp(optarg, "--", 2) == 0)
-                return complain("--%s %s: needs a value; --help lists the flags", o->name, optarg);
+                return complain("--%s %s: needs a value; one that begins with -- is given as --%s=VALUE", o->name,
+                                optarg, o->name);
             const char *text = optarg ? optarg : o->type == OPTION_SWITCH ? "1" : o->given;
             const char *complaint = set(table, where[code - 256].row, text);
             if (complaint) return complaint;

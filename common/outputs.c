@@ -1,6 +1,7 @@
 #include "outputs.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
@@ -18,19 +19,26 @@ static const char *folder_of(const char *path, char copy[PATH_MAX])
     return dirname(copy);
 }
 
-/* Writing to a pipe needs a reader, who may not come; to a link that leads nowhere would put a file somewhere else. */
+/* Writing to a named pipe needs a reader, who may not come (/dev/stdout may be a pipe without a name, whose reader is there);
+ * to a link that leads nowhere would put a file somewhere else. */
 static const char *check_file(const char *flag, const char *path)
 {
     struct stat link, file;
-    char copy[PATH_MAX];
+    char copy[PATH_MAX], full[PATH_MAX];
+    size_t length = strlen(path);
+    if (length > 1 && path[length - 1] == '/') return complain("--%s %s: %s", flag, path, strerror(EISDIR));
     if (lstat(path, &link) != 0 && (errno != ENOENT || access(folder_of(path, copy), W_OK | X_OK) != 0))
         return complain("--%s %s: %s", flag, path, strerror(errno));
     if (lstat(path, &link) != 0) return NULL; /* a new file */
     if (stat(path, &file) != 0) return complain("--%s %s: a link to nothing", flag, path);
     if (S_ISDIR(file.st_mode)) return complain("--%s %s: %s", flag, path, strerror(EISDIR));
+    if (S_ISFIFO(file.st_mode) && !realpath(path, full)) return NULL;
     if (!S_ISREG(file.st_mode) && !S_ISCHR(file.st_mode))
         return complain("--%s %s: neither a file nor a device", flag, path);
-    return access(path, W_OK) == 0 ? NULL : complain("--%s %s: %s", flag, path, strerror(errno));
+    int opened = open(path, O_WRONLY); /* more than access: a program that runs cannot be written */
+    if (opened < 0) return complain("--%s %s: %s", flag, path, strerror(errno));
+    close(opened);
+    return NULL;
 }
 
 /* The path without links, also of a file that does not exist yet; false if its folder does not. */
@@ -61,7 +69,9 @@ static bool is_read_as_data(const char *path, const char *data)
     if (!realpath(data, folder) || !full_path(path, file)) return false;
     size_t length = strcmp(folder, "/") == 0 ? 0 : strlen(folder);
     if (strncmp(file, folder, length) != 0 || file[length] != '/') return false;
-    return !strstr(file + length, "/.") && !strstr(file + length, "/build/");
+    size_t end = strlen(file);
+    bool is_build = end > 6 && strcmp(file + end - 6, "/build") == 0;
+    return !strstr(file + length, "/.") && !strstr(file + length, "/build/") && !is_build;
 }
 
 const char *outputs_check(const Config *c)
@@ -77,6 +87,12 @@ const char *outputs_check(const Config *c)
         for (int o = 0; o < f; o++)
             if (is_same_file(path, files[o].path))
                 return complain("--%s %s: the same file is given to --%s", flag, path, files[o].flag);
+        static const char *const weights[] = {"config.json", "model.safetensors"};
+        for (int w = 0; w < 2 && c->pretrained; w++) {
+            char part[PATH_MAX];
+            if (snprintf(part, sizeof part, "%s/%s", c->model, weights[w]) < PATH_MAX && is_same_file(path, part))
+                return complain("--%s %s: is a file of --model %s", flag, path, c->model);
+        }
         if (is_read_as_data(path, c->data))
             return complain("--%s %s: lies in --data %s, where the next run would read it", flag, path, c->data);
     }

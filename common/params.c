@@ -124,6 +124,8 @@ Overlap params_overlap(const View *view, const Piece *piece)
 
 /* --- values --- */
 
+enum { PIECE = 1 << 24 }; /* what is drawn between two signs of life */
+
 /* to[count] becomes elements [begin, begin + count) of the block, each drawn by its index in the whole parameter. */
 static void draw(const Kernels *kernels, acc *to, const View *v, size_t begin, size_t count, uint64_t seed)
 {
@@ -138,8 +140,10 @@ static void draw(const Kernels *kernels, acc *to, const View *v, size_t begin, s
         }
         if (run > count - done) run = count - done;
         if (run > valid - at) run = valid - at;
+        if (run > PIECE) run = PIECE;
         size_t index = ((size_t)v->row0 + row) * (size_t)v->whole_cols + (size_t)v->col0 + col;
         kernels->draw(to + done, index, run, seed, rng_stream(v->name), std);
+        comm_progress(); /* a sign of life: a large model takes long */
         done += run;
     }
 }
@@ -152,7 +156,6 @@ void params_init(Params *p, const Kernels *kernels, uint64_t seed)
             Overlap o = params_overlap(&p->view[n], &p->piece[i]);
             if (o.count == 0) continue;
             draw(kernels, p->piece[i].master + o.in_piece, &p->view[n], o.in_view, o.count, seed);
-            comm_progress(); /* a sign of life: a large model takes long */
         }
     for (int i = 0; i < p->pieces; i++) kernels->cast(p->piece[i].weights, p->piece[i].master, p->piece[i].count);
 }

@@ -35,14 +35,17 @@ static const char *read_entry(Tensor *t, const cJSON *entry, const char *data, s
     int d = 0;
     while (d < DTYPES && !(cJSON_IsString(dtype) && strcmp(dtype->valuestring, dtypes[d].name) == 0)) d++;
     if (d == DTYPES) return "a dtype other than F64, F32, BF16, I64";
-    if (!cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > 8 || cJSON_GetArraySize(offsets) != 2)
+    if (!cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > 8 || !cJSON_IsArray(offsets) ||
+        cJSON_GetArraySize(offsets) != 2)
         return "a malformed entry";
     snprintf(t->name, sizeof t->name, "%s", entry->string);
     t->dtype = (Dtype)d;
     t->dims = cJSON_GetArraySize(shape);
     t->count = 1;
     for (int i = 0; i < t->dims; i++) {
-        t->shape[i] = (int64_t)cJSON_GetArrayItem(shape, i)->valuedouble;
+        double size = cJSON_GetArrayItem(shape, i)->valuedouble;
+        if (!(size >= 0 && size <= (double)available)) return "a shape that is larger than the file";
+        t->shape[i] = (int64_t)size;
         t->count *= (size_t)t->shape[i];
     }
     double begin = cJSON_GetArrayItem(offsets, 0)->valuedouble, end = cJSON_GetArrayItem(offsets, 1)->valuedouble;
@@ -68,12 +71,17 @@ static const char *read_header(Safetensors *s, const char *path)
     s->tensor = calloc((size_t)cJSON_GetArraySize(header) + 1, sizeof *s->tensor);
     if (!s->tensor) fatal("out of memory for %s", path);
     const char *problem = NULL, *complaint = NULL;
+    size_t data_bytes = s->bytes - sizeof length - length, covered = 0;
     for (const cJSON *entry = header->child; entry && !problem; entry = entry->next) {
         if (strcmp(entry->string, "__metadata__") == 0) continue;
-        problem = read_entry(&s->tensor[s->tensors++], entry, text + length, s->bytes - sizeof length - length);
+        problem = read_entry(&s->tensor[s->tensors++], entry, text + length, data_bytes);
+        const Tensor *t = &s->tensor[s->tensors - 1];
+        if (!problem) covered += t->count * dtypes[t->dtype].size;
         if (problem) complaint = complain("%s: tensor %s: %s", path, entry->string, problem);
     }
     cJSON_Delete(header);
+    if (!complaint && covered != data_bytes)
+        complaint = complain("%s: its tensors hold %zu bytes, and %zu follow the header", path, covered, data_bytes);
     return complaint;
 }
 
@@ -81,8 +89,12 @@ const char *safetensors_open(Safetensors **out, const char *path)
 {
     *out = NULL;
     struct stat info;
-    int file = open(path, O_RDONLY);
+    int file = open(path, O_RDONLY | O_NONBLOCK); /* a pipe would keep us waiting */
     if (file < 0 || fstat(file, &info) != 0) return complain("%s: %s", path, strerror(errno));
+    if (!S_ISREG(info.st_mode)) {
+        close(file);
+        return complain("%s: not a file", path);
+    }
     Safetensors *s = calloc(1, sizeof *s);
     if (!s) fatal("out of memory for %s", path);
     s->bytes = (size_t)info.st_size;

@@ -17,6 +17,7 @@ void trainer_start(Trainer *t, int argc, char **argv, const char *program, Optio
 {
     *t = (Trainer){.scheme = scheme};
     run_start(argc, argv, program, scheme, &t->config);
+    if (t->config.world && !*t->config.show) agree(complain("--world %ld: goes with --show", t->config.world));
 }
 
 int trainer_ranks(const Trainer *t)
@@ -26,7 +27,6 @@ int trainer_ranks(const Trainer *t)
 
 void trainer_check(Trainer *t, Shape shape)
 {
-    if (t->config.world && !*t->config.show) agree(complain("--world %ld: goes with --show", t->config.world));
     agree(shape_check(shape, trainer_ranks(t)));
     agree(config_finish(&t->config, shape.size[AXIS_FSDP] * shape.size[AXIS_DP], comm_local_rank()));
 }

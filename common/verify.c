@@ -57,7 +57,16 @@ static void copy_weights(Verify *v, const Params *from)
     for (int n = 0; n < from->views; n++) {
         params_collect(from, &v->kernels, &from->view[n], false, v->mine);
         if (have_twin()) params_upload(&v->twin->params, &v->kernels, &v->twin->params.view[n], v->mine);
+        comm_progress(); /* a sign of life: a large model takes long */
     }
+}
+
+/* The others wait for rank 0, which computes what they share. */
+static void wait_for_the_twin(Verify *v)
+{
+    if (!have_twin()) watchdog_be_patient();
+    comm_broadcast(comm_control(), &v->twin_loss, 1, COMM_DOUBLE, 0);
+    if (!have_twin()) watchdog_resume();
 }
 
 Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Replicas replicas)
@@ -88,6 +97,7 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
         memory_charge_twin(0);
     }
     copy_weights(v, &model->params);
+    wait_for_the_twin(v);
     return v;
 }
 
@@ -136,8 +146,11 @@ static double largest_entry(Verify *v, const acc *theirs)
         const View *view = &v->twin->params.view[n];
         v->kernels.download(v->theirs, theirs + view->offset, view->size * sizeof *v->theirs);
         for (size_t i = 0; i < view->size; i++) largest = fmax(largest, fabs((double)v->theirs[i]));
+        comm_progress(); /* a sign of life: a large model takes long */
     }
+    if (!have_twin()) watchdog_be_patient();
     comm_broadcast(comm_control(), &largest, 1, COMM_DOUBLE, 0);
+    if (!have_twin()) watchdog_resume();
     return largest;
 }
 
@@ -185,14 +198,6 @@ static double twin_step(Verify *v, long step)
         model_backward(twin, &rows);
     }
     return model_read_loss(twin);
-}
-
-/* The others wait for rank 0, which computes what they share. */
-static void wait_for_the_twin(Verify *v)
-{
-    if (!have_twin()) watchdog_be_patient();
-    comm_broadcast(comm_control(), &v->twin_loss, 1, COMM_DOUBLE, 0);
-    if (!have_twin()) watchdog_resume();
 }
 
 void verify_gradients(Verify *v, const Model *model, long step)

@@ -89,6 +89,20 @@ for output in "dangling: a link to nothing" "pipe: neither a file nor a device" 
     run 2 $ddp --model nano --steps 2 --data "$work/texts" --log "$file"
     verdict "--log is refused: $output" said 2 "^--log $file:${output#*:}"
 done
+ln -s "$work/texts/LICENSE" "$work/inwards"
+run 2 $ddp --model nano --steps 2 --data "$work/texts" --log "$work/inwards"
+verdict "--log is refused: a link into the data" said 2 "^--log $work/inwards: lies in --data"
+run 2 $ddp $nano --log "$work/keep" --dump "$work/new-one/"
+verdict "--dump is refused: a name that ends like a folder's" said 2 "^--dump $work/new-one/: Is a directory"
+cp -r tests/fixtures/qwen3 "$work/model"
+head -c 600 LICENSE | tr "\200-\377" " " > "$work/ascii" # the fixtures have few words
+loads="--model $work/model --data $work/ascii --seq 16 --batch 4 --steps 1"
+run 2 $ddp $loads --dump "$work/model/model.safetensors"
+verdict "--dump is refused: the model's own weights" said 2 "^--dump $work/model/model.safetensors: is a file of --model"
+printf xx >> "$work/model/model.safetensors"
+run 2 $ddp $loads --log "$work/keep"
+verdict "weights with bytes that nobody owns are refused" said 2 "^--model $work/model: .* bytes, and .* follow the header"
+verdict "and the log is still what it was" [ "$(cat "$work/keep")" = precious ]
 verdict "and nothing has come or gone" [ -L "$work/dangling" -a ! -e "$work/nowhere" -a -p "$work/pipe" -a "$(ls "$work/texts")" = LICENSE ]
 
 # --- things go wrong while running ---
