@@ -131,7 +131,7 @@ static void says_what_cannot_be_written(void **state)
     takes_fast("", "/none/such/file", &complaint);
     assert_together((complaint != NULL) == (comm_world_rank() == 0), "no complaint");
     char somebodys[80];
-/* --- plans: a library that knows three ways: the first or the last is the fastest, by the product and its shape --- */
+    /* --- plans: a library that knows three ways: the first or the last is the fastest, by the product and its shape --- */
     if (comm_world_rank() == 0) {
         FILE *f = fopen(somebodys, "w");
         CHECK(f && fputs("Dear all,\n", f) >= 0 && fclose(f) == 0);
