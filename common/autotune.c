@@ -14,7 +14,7 @@ enum { LINE = 1024, ROWS_TIMED = 1024, PLANS_TIMED = 32 };
 
 /* --- variants --- */
 
-static void key_of(char *key, const Bench *b, const char *entry)
+static void variant_key(char *key, const Bench *b, const char *entry)
 {
     const ModelConfig *c = b->model;
     snprintf(key, LINE, "%s %s %s, %s: %d rows of %d, width %d, %d/%d heads of %d, ff %d, vocabulary %d, layers %d",
@@ -63,13 +63,13 @@ static bool can_be_taken(const char *name, const void *context)
 
 /* On rank 0: sets `variant` to what to take for the entry that variant `first` is one of. Returns NULL, or a complaint about the
  * file. */
-static const char *choose(Bench *b, const Kernels *kernels, int first, char *variant, const char *path)
+static const char *choose_variant(Bench *b, const Kernels *kernels, int first, char *variant, const char *path)
 {
     char entry[32], key[LINE];
     size_t length = entry_length(kernels->variants[first].name);
     snprintf(entry, sizeof entry, "%.*s", (int)length, kernels->variants[first].name);
     b->k = *kernels;
-    key_of(key, b, entry);
+    variant_key(key, b, entry);
     *variant = '\0';
     Wanted wanted = {kernels, entry, b->model->head_dim};
     if (cache_find(variant, 64, path, key, can_be_taken, &wanted)) {
@@ -202,7 +202,7 @@ const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int s
     for (int v = 0; v < kernels->variant_count; v++) {
         char variant[64] = "";
         if (!is_open(kernels, v, chosen)) continue;
-        if (decides && !complaint) complaint = choose(&b, kernels, v, variant, path);
+        if (decides && !complaint) complaint = choose_variant(&b, kernels, v, variant, path);
         comm_broadcast(control, variant, sizeof variant, COMM_BYTE, 0);
         if (*variant && !complaint) complaint = kernels_choose(kernels, variant);
     }

@@ -85,18 +85,23 @@ typedef struct {
     acc *dw;
 } Linear;
 
-static void three_products(Bench *b, void *arguments)
+static void multiply(Bench *b, const Linear *l, Product product)
 {
-    Linear *l = arguments;
-    b->k.linear_forward(l->y, l->x, l->w, l->n, l->in, l->out);
-    b->k.linear_backward_input(l->dx, l->y, l->w, l->n, l->in, l->out);
-    b->k.linear_backward_weight(l->dw, l->y, l->x, l->n, l->in, l->out);
+    switch (product) {
+    case PRODUCT_FORWARD: b->k.linear_forward(l->y, l->x, l->w, l->n, l->in, l->out); break;
+    case PRODUCT_BACKWARD_INPUT: b->k.linear_backward_input(l->dx, l->y, l->w, l->n, l->in, l->out); break;
+    default: b->k.linear_backward_weight(l->dw, l->y, l->x, l->n, l->in, l->out); break;
+    }
 }
 
-static void one_product(Bench *b, void *arguments)
+static void first_product(Bench *b, void *linear)
 {
-    Linear *l = arguments;
-    b->k.linear_forward(l->y, l->x, l->w, l->n, l->in, l->out);
+    multiply(b, linear, PRODUCT_FORWARD);
+}
+
+static void all_products(Bench *b, void *linear)
+{
+    for (int p = 0; p < PRODUCTS; p++) multiply(b, linear, (Product)p);
 }
 
 /* May stop early, once it has taken `limit` seconds. */
@@ -110,8 +115,8 @@ static double time_linear(Bench *b, int in, int out, double limit)
     l.dx = take(b, n * (size_t)in * sizeof(real));
     l.dw = take(b, (size_t)in * (size_t)out * sizeof(acc));
     b->k.fill(l.dw, 0, (size_t)in * (size_t)out * sizeof(acc));
-    double time = seconds(b, one_product, &l, l.y);
-    if (time < limit) time = seconds(b, three_products, &l, l.dw);
+    double time = seconds(b, first_product, &l, l.y);
+    if (time < limit) time = seconds(b, all_products, &l, l.dw);
     give_back(b);
     return time;
 }
@@ -195,13 +200,10 @@ typedef struct {
     Linear l;
 } Planned;
 
-static void planned_product(Bench *b, void *arguments)
+static void planned_product(Bench *b, void *planned)
 {
-    Planned *p = arguments;
-    Linear *l = &p->l;
-    if (p->product == PRODUCT_FORWARD) b->k.linear_forward(l->y, l->x, l->w, l->n, l->in, l->out);
-    if (p->product == PRODUCT_BACKWARD_INPUT) b->k.linear_backward_input(l->dx, l->y, l->w, l->n, l->in, l->out);
-    if (p->product == PRODUCT_BACKWARD_WEIGHT) b->k.linear_backward_weight(l->dw, l->y, l->x, l->n, l->in, l->out);
+    Planned *p = planned;
+    multiply(b, &p->l, p->product);
 }
 
 void bench_plans(Bench *b, Product product, int n, Matrix matrix, int plans, double *ms)

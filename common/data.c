@@ -135,7 +135,12 @@ static const char *append_text(Data *data, const char *path, size_t size)
     return NULL;
 }
 
-/* Every text file below `path`, in order of names. Hidden files and what `make` builds are left out. */
+bool data_leaves_out(const char *name)
+{
+    return name[0] == '.' || strcmp(name, "build") == 0;
+}
+
+/* Every text file below `path`, in order of names. */
 static const char *append_folder(Data *data, const char *path)
 {
     struct dirent **entries;
@@ -147,7 +152,7 @@ static const char *append_folder(Data *data, const char *path)
         char child[PATH_MAX];
         struct stat info;
         bool fits = snprintf(child, sizeof child, "%s/%s", path, name) < (int)sizeof child;
-        if (!complaint && fits && name[0] != '.' && strcmp(name, "build") != 0 && lstat(child, &info) == 0) {
+        if (!complaint && fits && !data_leaves_out(name) && lstat(child, &info) == 0) {
             if (S_ISDIR(info.st_mode)) complaint = append_folder(data, child);
             if (S_ISREG(info.st_mode)) complaint = append_text(data, child, (size_t)info.st_size);
         }

@@ -6,6 +6,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,6 +41,9 @@ int64_t rows_counted(const Rows *rows); /* labels that are not -1; rows on the h
 int64_t rows_area(const Rows *rows);    /* (query, key) pairs that the intervals allow; likewise */
 
 typedef struct Data Data;
+
+/* Is a file or folder of this name left out when a folder of data is read? So is what is hidden, and what `make` builds. */
+bool data_leaves_out(const char *name);
 
 /* Opens a text file, a folder of text files (read in order of their names, as bytes; vocabulary 256) or a .bin of tokens
  * in llm.c's layouts (uint16: magic 20240520; uint32: magic 20240801). Returns NULL, with *data set, or a complaint.

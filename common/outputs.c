@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "data.h"
 #include "error.h"
 
 /* The folder of a file that may not exist yet. */
@@ -60,7 +61,6 @@ static bool is_same_file(const char *a, const char *b)
     return S_ISREG(mine.st_mode) && mine.st_dev == other.st_dev && mine.st_ino == other.st_ino;
 }
 
-/* Of a folder, data.c leaves out what is hidden and what make builds. */
 static bool is_read_as_data(const char *path, const char *data)
 {
     struct stat info;
@@ -69,9 +69,9 @@ static bool is_read_as_data(const char *path, const char *data)
     if (!realpath(data, folder) || !full_path(path, file)) return false;
     size_t length = strcmp(folder, "/") == 0 ? 0 : strlen(folder);
     if (strncmp(file, folder, length) != 0 || file[length] != '/') return false;
-    size_t end = strlen(file);
-    bool is_build = end > 6 && strcmp(file + end - 6, "/build") == 0;
-    return !strstr(file + length, "/.") && !strstr(file + length, "/build/") && !is_build;
+    for (char *name = strtok(file + length, "/"); name; name = strtok(NULL, "/"))
+        if (data_leaves_out(name)) return false;
+    return true;
 }
 
 const char *outputs_check(const Config *c)

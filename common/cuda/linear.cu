@@ -50,7 +50,7 @@ static cublasLtHandle_t handle;
 static Plan *plans;
 static int plan_count, plan_room;
 
-/* No load is wider than 16 bytes: what is aligned better is not another case. */
+/* What is aligned better than this is not another case: it made no product faster. */
 static int alignment(const void *pointer)
 {
     int bytes = 1;
