@@ -188,7 +188,7 @@ grid:
 	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory PRECISION=bf16 programs
 	@GRID=10 HAVE_CUDA="$(HAVE_CUDA)" MPIRUN="$(MPIRUN)" bash tests/run.sh
 
-# A student's file in place of tiny-ddp/ddp.c or tiny-fsdp/fsdp.c.
+# A student's file in place of what it REPLACES.
 test-ddp: REPLACED := tiny-ddp/ddp.c
 test-fsdp: REPLACED := tiny-fsdp/fsdp.c
 test-megatron: REPLACED := tiny-megatron/tensor_parallel.c

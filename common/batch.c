@@ -36,7 +36,7 @@ void batch_read(Batch *b, long step)
     }
     rows_upload(&b->kernels, &b->rows, &b->host);
     b->counted = rows_counted(&b->host);
-    if (BUG(mean_of_means) && b->group) {
+    if (b->group && BUG(mean_of_means)) {
         b->counted *= group_size(b->group); /* my own count, and 1/n for the average over ranks */
         return;
     }

@@ -38,5 +38,8 @@ const char *bug_set(const char *text);
 
 bool bug_is_on(BugName name);
 
+/* Has the mistake been made on this rank? If not, the run never came to its place. */
+bool bug_acted(void);
+
 /* Must this collective be dropped? `number` counts the calls of its kind on its group, from 1. */
 bool bug_skips(const char *group, const char *kind, long number);

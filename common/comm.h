@@ -6,7 +6,7 @@
  *
  * Callers owe three things. All ranks of a group call the same collectives on it in the same order. A buffer handed to
  * comm_start_* is not touched until comm_wait has returned. And while work is in flight, comm_progress() is called now
- * and then: a CPU moves MPI's data only inside MPI calls.
+ * and then: a CPU moves MPI's data only inside MPI calls, of which each moves whatever is under way.
  *
  * Nothing here returns an error: a failing library call ends the job, saying which call, where and on which rank.
  */

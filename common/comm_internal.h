@@ -1,4 +1,5 @@
-/* What comm.c shares with its backend (comm_mpi.c), with the flight recorder and with nobody else. */
+/* What comm.c shares with what is behind it (comm_mpi.c, comm_nccl.c or no_cuda.c) and with the flight recorder, and with
+ * nobody else. */
 #pragma once
 
 #include "comm.h"

@@ -46,10 +46,10 @@ static void row_backward(Model *m, real *dx, acc *dw, const real *dy, const real
     FeatureSeam *s = &m->seams.features;
     if (s->row_backward) {
         s->row_backward(s->self, dx, dw, dy, x, w, rows, in, out);
-        return;
+    } else {
+        m->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
+        m->kernels.linear_backward_input(dx, dy, w, rows, in, out);
     }
-    m->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
-    m->kernels.linear_backward_input(dx, dy, w, rows, in, out);
     comm_progress();
 }
 

@@ -1,7 +1,8 @@
 /* Bytes sent and bytes held: what was measured beside what the formulas say.
  *
  * The two sides are independent: the measured one comes from the counters in comm.c and memory.c, the expected one is
- * worked out by the scheme from the configuration alone.
+ * worked out by the scheme from the configuration alone. Only the factor of each kind of collective, comm_payload_factor,
+ * is the same on both.
  */
 #pragma once
 

@@ -26,7 +26,7 @@ typedef struct {
     real *hidden;   /* [N, F]         silu(gate) up */
 } LayerKept;
 
-/* What one layer's backward pass leaves to the next. */
+/* What backward passes need for a while; only dx goes from one layer to the next. */
 typedef struct {
     real *dx;        /* [S, C]  gradient of the residual stream */
     real *dn;        /* [N, C] */

@@ -84,7 +84,7 @@ static void update(Optimizer *o, const Params *params, const Piece *piece, const
     if (part.count == 0) return;
     real *w = piece->weights + part.in_piece;
     acc *master = piece->master + part.in_piece, *g = piece->grads + part.in_piece;
-    bool flat = BUG(decay_by_flat_shape) && params->holding.cut != CUT_NOTHING;
+    bool flat = params->holding.cut != CUT_NOTHING && BUG(decay_by_flat_shape);
     double decay = view->vector && !flat ? 0 : o->config.weight_decay;
     size_t at = piece->at + part.in_piece;
     if (o->config.kind == OPTIMIZER_ADAMW)

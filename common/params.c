@@ -258,3 +258,9 @@ const char *params_unequal(const Params *p, const Kernels *kernels, Replicas rep
     }
     return name;
 }
+
+const char *params_check_start(const Params *p, const Kernels *kernels, Replicas replicas)
+{
+    const char *unequal = params_unequal(p, kernels, replicas);
+    return unequal ? complain("the ranks start from different weights: %s", unequal) : NULL;
+}

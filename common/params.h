@@ -155,3 +155,7 @@ typedef struct {
 
 /* [all ranks of the groups] The name of the first parameter that is not, or NULL. */
 const char *params_unequal(const Params *params, const Kernels *kernels, Replicas replicas);
+
+/* [all ranks of the groups] NULL, or a complaint if these ranks do not start from the same weights. Nothing was sent to
+ * make them equal: each rank draws them from the seed. */
+const char *params_check_start(const Params *params, const Kernels *kernels, Replicas replicas);

@@ -18,5 +18,6 @@ void run_begin(Config *config, const Mesh *mesh, size_t parameters, int64_t toke
 /* [all ranks] Writes --trace, ends MPI and returns `status`, for main to return. */
 int run_finish(int status);
 
-/* [all ranks] With --step: prints each rank's line in order of rank, then waits for Enter at rank 0. Else nothing. */
+/* [all ranks] With --step: prints each rank's line in order of rank, then waits for Enter at rank 0. Else nothing; but its
+ * arguments are evaluated, so where one of them waits for the GPU (a loss, a norm), ask config->step first. */
 void run_pause(const char *format, ...) __attribute__((format(printf, 1, 2)));

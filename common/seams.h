@@ -3,7 +3,7 @@
  * An empty member is the single-device behaviour: a model whose seams are all empty is an ordinary program on one device.
  * Every function gets its scheme's own state as `self`.
  *
- *   parameters   who holds this unit's weights, who must hear about its gradients?       tiny-ddp, tiny-fsdp
+ *   parameters   who holds this unit's weights, who must hear about its gradients?       every trainer
  *   features     which slice of the hidden dimension, which rows of the stream are mine?  tiny-megatron
  *   sequence     which keys and values must my queries see?                              tiny-cp, to come
  *
@@ -24,11 +24,11 @@ typedef struct {
 } ParameterSeam;
 
 /* The matrices that are split over ranks: by column (each rank has some of the outputs), then by row (some of the inputs).
- * Around them lies the residual stream, of which a rank may keep only its part of the rows, rows / parts of them. A
- * `mine` is such a part, or all rows where parts is 1; a full one has them all.
+ * Around them lies the residual stream, of which a rank may keep only a part of the rows. `mine` is that part,
+ * [rows / parts, width]; `full` has all rows.
  *
- * A scheme enters a split region and leaves it with its own communication; that it does the products in between itself, lets
- * it overlap the two. Results that are returned lie in a buffer of the scheme, or in the scratch that was handed in, and
+ * A scheme enters a split region and leaves it with its own communication. It does the products itself, so that it can
+ * overlap the two. Results that are returned lie in a buffer of the scheme, or in the scratch that was handed in, and
  * are valid until the next call of the same function. */
 typedef struct {
     void *self;

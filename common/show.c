@@ -30,7 +30,8 @@ static void show_mesh(Shape shape)
     for (int a = 0; a < AXES; a++) {
         int size = shape.size[a];
         if (size > 1) {
-            printf("groups along %s: %d of %d ranks; the first is", axis_name((Axis)a), ranks / size, size);
+            printf("%d group%s of %d ranks along %s; the first is", ranks / size, ranks / size > 1 ? "s" : "", size,
+                   axis_name((Axis)a));
             for (int i = 0; i < size && i < RANKS_DRAWN; i++) printf(" %d", i * stride);
             printf("%s\n", size > RANKS_DRAWN ? " ..." : "");
         }

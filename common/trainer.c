@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "autotune.h"
+#include "bug.h"
 #include "error.h"
 #include "outputs.h"
 #include "run.h"
@@ -112,6 +113,9 @@ int trainer_finish(Trainer *t, const Expected *expected)
 {
     const Config *c = &t->config;
     int status = 0;
+    int64_t acted = bug_acted();
+    if (*c->bug) comm_all_reduce(comm_control(), &acted, 1, COMM_INT64, COMM_MAX);
+    if (*c->bug && !acted && first_rank()) printf("note: --bug %s: this run never came to its place\n", c->bug);
     dump_weights(&t->dump, &t->model->params);
     if (c->ledger) {
         int64_t differs = !ledger_print(expected, first_rank());

@@ -100,7 +100,7 @@ static DdpOutcome train(const DdpCase *c, Group *group, const Data *data)
     Optimizer ours = optimizer_create(config, &model->params, &kernels),
               theirs = optimizer_create(config, &twin->params, &kernels);
 
-    out.replicas_equal = ddp_check_start(&ddp, &kernels) == NULL;
+    out.replicas_equal = params_unequal(&model->params, &kernels, (Replicas){.pieces = ddp.group}) == NULL;
     for (long step = 0; step < 2; step++) {
         comm_uncounted(1); /* the count of labels shares this group here; in the trainer it has its own */
         batch_read(&mine, step);

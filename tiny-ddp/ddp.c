@@ -50,20 +50,25 @@ static void wait(Bucket *bucket)
     bucket->work = NULL;
 }
 
-/* The parameter seam: a unit's gradients are complete on this rank. Its bucket may go when the last of its units, the one
- * nearest to the root, is done. */
+/* The bucket that is complete with this unit, the nearest to the root of those in it; NULL if none is. */
+static Bucket *completed_by(const Ddp *ddp, int unit)
+{
+    for (int b = 0; b < ddp->buckets; b++)
+        if (ddp->bucket[b].first == unit) return &ddp->bucket[b];
+    return NULL;
+}
+
+/* The parameter seam: a unit's gradients are complete on this rank. */
 static void after_backward(void *self, int unit)
 {
     Ddp *ddp = self;
+    Bucket *bucket = completed_by(ddp, unit);
     bool reduces = ddp->last_micro_step || BUG(reduce_every_micro_step);
-    if (!reduces || ddp->options.bucket_mb == 0) return;
-    for (int b = 0; b < ddp->buckets; b++) {
-        Bucket *bucket = &ddp->bucket[b];
-        if (bucket->first != unit) continue;
-        if (BUG(forget_last_bucket) && b == ddp->buckets - 1) return;
-        start(ddp, bucket);
-        if (!ddp->options.overlap || !ddp->last_micro_step) wait(bucket);
-    }
+    if (!bucket || !reduces || ddp->options.bucket_mb == 0) return;
+    if (BUG(forget_last_bucket) && unit == 0) return;
+    start(ddp, bucket);
+    bool overlaps = ddp->options.overlap && ddp->last_micro_step; /* it is the last, but for the bug above */
+    if (!overlaps) wait(bucket);
 }
 
 ParameterSeam ddp_seam(Ddp *ddp)
@@ -80,10 +85,4 @@ void ddp_finish(Ddp *ddp)
 {
     if (ddp->options.bucket_mb == 0) start(ddp, &ddp->bucket[0]); /* the naive form: everything, now */
     for (int b = 0; b < ddp->buckets; b++) wait(&ddp->bucket[b]);
-}
-
-const char *ddp_check_start(const Ddp *ddp, const Kernels *kernels)
-{
-    const char *unequal = params_unequal(ddp->params, kernels, (Replicas){.pieces = ddp->group});
-    return unequal ? complain("the ranks start from different weights: %s", unequal) : NULL;
 }

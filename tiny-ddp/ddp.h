@@ -8,8 +8,9 @@
  * Communication per step: P gradients, all-reduced once, whatever the number of micro-steps. Each of R ranks sends
  * 2 (R-1)/R P sizeof(acc) bytes, in as many calls as there are buckets.
  *
- * Memory per rank: that of a single device, P (sizeof(real) + 3 sizeof(acc)) for weights, gradients and AdamW, and the
- * activations of B / (A R) sequences. Nothing more: the gradients are reduced where they lie.
+ * Memory per rank: that of a single device, P (w + m) for weights, P g for gradients, 2 P g for AdamW, and the activations
+ * of B / (A R) sequences; w = sizeof(real), g = sizeof(acc), and m = g in bf16, where master weights are apart, else 0.
+ * Nothing more: the gradients are reduced where they lie.
  *
  * Method: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
  */
@@ -50,10 +51,6 @@ void ddp_free(Ddp *ddp);
 
 /* For model->seams.parameters. */
 ParameterSeam ddp_seam(Ddp *ddp);
-
-/* [all ranks] Returns NULL, or a complaint if the ranks do not start from the same weights. Nothing is sent to make them
- * equal: each rank draws them from the seed. */
-const char *ddp_check_start(const Ddp *ddp, const Kernels *kernels);
 
 /* Call before each micro-step's forward pass. Only the last micro-step's backward pass reduces. */
 void ddp_begin(Ddp *ddp, bool last_micro_step);

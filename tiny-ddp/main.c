@@ -36,8 +36,9 @@ int main(int argc, char **argv)
     /* The scheme: the ranks along dp, and a hook where a unit's gradients are complete. */
     Ddp ddp = ddp_create(params, mesh_group(&t.mesh, 1u << AXIS_DP, "dp"), options);
     model->seams.parameters = ddp_seam(&ddp);
-    agree(ddp_check_start(&ddp, &model->kernels));
-    trainer_begin(&t, (Replicas){.pieces = ddp.group});
+    Replicas replicas = {.pieces = ddp.group};
+    agree(params_check_start(params, &model->kernels, replicas));
+    trainer_begin(&t, replicas);
 
     for (long step = 0; step < config->steps; step++) {
         trace_begin("step %ld", step + 1);

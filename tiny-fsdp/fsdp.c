@@ -1,9 +1,10 @@
 /* FSDP: each unit is one flat run, cut evenly, so that it moves in one call and lands where it is used. While a unit
  * computes, the next one is gathered; while a layer's backward pass runs, the gradients of the one before are reduced:
  *
- *   gather     | unit 1 | unit 2 | unit 3 | ...                     forward: one ahead
- *   compute    | unit 0 | unit 1 | unit 2 | ... | unit 3 | unit 2 | unit 1 | unit 0 |
- *   reduce                                               | unit 3 | unit 2 | unit 1 | unit 0
+ *              forward                             backward
+ *   gather     | unit 1 | unit 2 | unit 3 |        | unit 3 | unit 2 | unit 1 |                    one ahead
+ *   compute    | root   | unit 1 | unit 2 | unit 3 | head   | unit 3 | unit 2 | unit 1 | root |
+ *   reduce                                                           | unit 3 | unit 2 | unit 1 | root     one behind
  *
  * Two layers are in memory at most (with --reshard 1 and --accumulate-sharded 1): layer l lives in slot l mod 2 and is
  * resharded, given back, when its use is over, before the gather that needs the slot is started. The root has a slot of its
@@ -120,7 +121,7 @@ static void start_gather(Sharding *s, int unit)
     slot->gather = comm_start_all_gather(s->groups.gather, slot->weights, mine->weights, mine->part, COMM_REAL);
 }
 
-/* Returns when the unit's weights can be used; starts `next` behind it, if that is a layer (the root is never next). */
+/* After this the unit's weights can be used, by whatever is launched next; starts `next` behind it, if that is a layer (the root is never next). */
 static void unshard(Sharding *s, int unit, int next)
 {
     WeightSlot *slot = weight_slot(s->state, unit);

@@ -39,8 +39,7 @@ int main(int argc, char **argv)
     model->seams.parameters = sharding_seam(&sharding);
     t.optimizer.shards = sharding_norm_group(&sharding);
     Replicas replicas = sharding_replicas(&sharding);
-    const char *unequal = params_unequal(params, &model->kernels, replicas);
-    agree(unequal ? complain("the ranks start from different weights: %s", unequal) : NULL);
+    agree(params_check_start(params, &model->kernels, replicas));
     trainer_begin(&t, replicas);
 
     for (long step = 0; step < config->steps; step++) {

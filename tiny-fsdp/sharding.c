@@ -1,5 +1,6 @@
 #include "sharding.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "ddp.h"
@@ -9,21 +10,27 @@
 
 static void *ddp_start(Sharding *s)
 {
-    static Ddp ddp; /* one at a time */
-    ddp = ddp_create(s->params, s->groups.replicate, (DdpOptions){.overlap = s->options.prefetch, .bucket_mb = 1});
-    return &ddp;
+    Ddp *ddp = malloc(sizeof *ddp);
+    if (!ddp) fatal("out of memory");
+    *ddp = ddp_create(s->params, s->groups.replicate, (DdpOptions){.overlap = s->options.prefetch, .bucket_mb = 1});
+    return ddp;
 }
 
 static void ddp_end(void *state)
 {
     ddp_free(state);
+    free(state);
+}
+
+static void ddp_begin_micro_step(Sharding *s)
+{
+    ddp_begin(s->state, sharding_is_last(s));
 }
 
 static void ddp_after_backward(void *self, int unit)
 {
     Sharding *s = self;
     ParameterSeam seam = ddp_seam(s->state);
-    ddp_begin(s->state, sharding_is_last(s));
     seam.after_backward(seam.self, unit);
 }
 
@@ -37,6 +44,7 @@ const Strategy strategy_ddp = {
     .holding = {.cut = CUT_NOTHING},
     .create = ddp_start,
     .free = ddp_end,
+    .begin = ddp_begin_micro_step,
     .seam = {.after_backward = ddp_after_backward},
     .finish = ddp_reduce,
 };
@@ -100,6 +108,7 @@ ParameterSeam sharding_seam(Sharding *s)
 void sharding_begin(Sharding *s, int m)
 {
     s->micro_step = m;
+    if (s->strategy->begin) s->strategy->begin(s);
 }
 
 bool sharding_is_last(const Sharding *s)

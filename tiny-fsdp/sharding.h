@@ -9,28 +9,30 @@
  * master weight, its gradient and its moments. A step is: owners' weights reach everyone (all-gather), everyone's
  * gradients reach the owner (reduce-scatter), the owner updates.
  *
- * Communication per step and rank, times (N-1)/N; P elements, of which R in the root unit and L in layers; A micro-steps.
- * w = sizeof(real), g = sizeof(acc). Sizes are padded to N parts of whole multiples of PART_ALIGN elements:
+ * Communication per step and rank, times (N-1)/N. Letters here: N ranks of a shard group, M groups; P elements, of which P_r
+ * in the root unit and P_l in layers; A micro-steps; w = sizeof(real), g = sizeof(acc). Sizes are padded to N parts of whole
+ * multiples of PART_ALIGN elements:
  *
- *            all-gather on `gather`        reduce-scatter on `reduce`
- *   zero1    P w         1 call            P g             1 call
- *   zero2    P w         a unit each       A P g           a unit each
- *   zero3    A (R + 2L) w  a view each     A P g           a view each
- *   fsdp     A (R + 2L) w  a unit each     A P g           a unit each
- *            --reshard 0: P w              --accumulate-sharded 0: P g
+ *            all-gather on `gather`              reduce-scatter on `reduce`
+ *   zero1    P w                 in 1 call       P g      in 1 call
+ *   zero2    P w                 a unit each     A P g    a unit each
+ *   zero3    A (P_r + 2 P_l) w   a view each     A P g    a view each
+ *   fsdp     A (P_r + 2 P_l) w   a unit each     A P g    a unit each
+ *            --reshard 0: P w                    --accumulate-sharded 0: P g
  *   hsdp     as fsdp, and a shard of P g is all-reduced on `dp` over the M groups, a unit each (times 2 (M-1)/M)
  *
  * and 8 bytes are all-reduced on `reduce` for the norm. zero1 and zero2 gather after the optimizer, the others before use.
  *
- * Memory per rank, s = P/N, u = the largest layer (padded); m = sizeof(acc) in bf16, where master weights are apart, else 0:
+ * Memory per rank, s = P/N, u = the largest layer (zero3: P_r and u not padded); m = g in bf16, where master weights are
+ * apart, else 0:
  *
  *            parameters    gradients   AdamW    buffers
  *   ddp      P (w + m)     P g         2 P g
  *   zero1    P w + s m     P g + s g   2 s g
- *   zero2    P w + s m     s g         2 s g    (R + u) g                          (*)
- *   zero3    s (w + m)     s g         2 s g    (R + u)(w + g) + one view (w + g)  (*)
- *   fsdp     s (w + m)     s g         2 s g    (R + 2u)(w + g)                    (*)
- *            --reshard 0: P w for weights; --accumulate-sharded 0: P g for gradients, where fsdp has R + 2u
+ *   zero2    P w + s m     s g         2 s g    (P_r + u) g                          (*)
+ *   zero3    s (w + m)     s g         2 s g    (P_r + u)(w + g) + one view (w + g)  (*)
+ *   fsdp     s (w + m)     s g         2 s g    (P_r + 2u)(w + g)                    (*)
+ *            --reshard 0: P w for weights; --accumulate-sharded 0: P g for gradients, where fsdp has P_r + 2u
  *   (*) with A > 1 also, for the sums that are added to the shard, an N-th of the units (zero3: view) whose gradients are there;
  *       --reduce real: the same gradients and sums once more, as they travel. A model of one layer has u where it says 2u
  *
@@ -69,6 +71,7 @@ typedef struct {
     Holding holding;
     void *(*create)(Sharding *);
     void (*free)(void *state);
+    void (*begin)(Sharding *);   /* before each micro-step */
     ParameterSeam seam;          /* with a Sharding as self */
     void (*finish)(Sharding *);  /* after the last backward pass: gradients reach their owners */
     void (*publish)(Sharding *); /* after the optimizer: weights reach everyone */

@@ -219,10 +219,19 @@ static void at_once(const char *phase, int computes, int gathers, int reduces)
     row(compute, gather, reduce);
 }
 
+/* The head is the root's: its weights are there. */
+static void show_head(int gathers)
+{
+    char gather[24];
+    cell(gather, "", gathers);
+    row("forward head, loss", "", "");
+    row("backward head", gather, "");
+}
+
 static void show_whole_weights(bool reduces_units, int layers)
 {
     for (int u = 0; u <= layers; u++) at_once("forward", u, NOTHING, NOTHING);
-    at_once("head of the", 0, NOTHING, NOTHING);
+    show_head(NOTHING);
     for (int u = layers; u >= 0; u--) {
         at_once("backward", u, NOTHING, NOTHING);
         if (reduces_units) at_once("", NOTHING, NOTHING, u);
@@ -238,7 +247,7 @@ static void show_in_turn(int layers, bool again)
         at_once("", NOTHING, u, NOTHING);
         at_once("forward", u, NOTHING, NOTHING);
     }
-    at_once("head of the", 0, NOTHING, NOTHING);
+    show_head(NOTHING);
     for (int u = layers; u >= 0; u--) {
         if (again && u > 0) at_once("", NOTHING, u, NOTHING);
         at_once("backward", u, NOTHING, NOTHING);
@@ -250,7 +259,7 @@ static void show_ahead(int layers, bool again)
 {
     at_once("", NOTHING, 0, NOTHING);
     for (int u = 0; u <= layers; u++) at_once("forward", u, u < layers ? u + 1 : NOTHING, NOTHING);
-    at_once("head of the", 0, again ? layers : NOTHING, NOTHING);
+    show_head(again ? layers : NOTHING);
     for (int u = layers; u >= 0; u--)
         at_once("backward", u, again && u > 1 ? u - 1 : NOTHING, u < layers ? u + 1 : NOTHING);
     at_once("", NOTHING, NOTHING, 0);

@@ -20,15 +20,15 @@ int main(int argc, char **argv)
     Shape shape = tensor_shape(&options, ranks);
     trainer_check(&t, shape);
     const Config *config = &t.config;
-    int rows = (int)(config->batch * config->seq / config->accumulate) / shape.size[AXIS_DP];
-    agree(tensor_check_model(&options, &config->architecture, config->batch, config->seq, rows));
+    int micro_rows = (int)(config->batch * config->seq / config->accumulate) / shape.size[AXIS_DP];
+    agree(tensor_check_model(&options, &config->architecture, config->batch, config->seq, micro_rows));
     Holding holding = {.cut = CUT_NOTHING, .tp = (int)options.tp}; /* everything of its slice of the model */
     int stream_parts = options.sp ? (int)options.tp : 1;
 
     /* What this run will send and hold, by formula: for --show and --ledger. */
     Expected expected = trainer_expect(&t, shape, stream_parts);
-    tensor_expect(&expected, &config->architecture, &options, shape, rows, config->recompute, (int)config->accumulate,
-                  config->steps);
+    tensor_expect(&expected, &config->architecture, &options, shape, micro_rows, config->recompute,
+                  (int)config->accumulate, config->steps);
     if (*config->show) {
         if (comm_world_rank() == 0 && !show(config, shape, holding, &expected))
             tensor_show_plan(&config->architecture, &options, shape);
@@ -44,13 +44,12 @@ int main(int argc, char **argv)
     DdpOptions ddp_flags = {.overlap = options.overlap, .bucket_mb = options.bucket_mb};
     Ddp ddp = ddp_create(params, mesh_group(&t.mesh, 1u << AXIS_DP, "dp"), ddp_flags);
     Group *tp = mesh_group(&t.mesh, 1u << AXIS_TP, "tp"), *kv = tensor_kv_group(tp, &config->architecture);
-    TensorParallel tensor = tensor_create(model, tp, kv, options, rows);
+    TensorParallel tensor = tensor_create(model, tp, kv, options, micro_rows);
     model->seams.parameters = tensor_parameter_seam(&tensor, ddp_seam(&ddp));
     if (options.tp > 1) model->seams.features = tensor_seam(&tensor);
     t.optimizer.shards = options.tp > 1 ? tp : NULL;
     Replicas replicas = {.pieces = ddp.group, .tp = tp, .kv = kv};
-    const char *unequal = params_unequal(params, &model->kernels, replicas);
-    agree(unequal ? complain("the ranks start from different weights: %s", unequal) : NULL);
+    agree(params_check_start(params, &model->kernels, replicas));
     trainer_begin(&t, replicas);
 
     for (long step = 0; step < config->steps; step++) {
@@ -58,14 +57,14 @@ int main(int argc, char **argv)
         batch_read(&t.batch, step);
         model_zero_grads(model);
         for (int m = 0; m < t.batch.accumulate; m++) {
-            Rows micro = batch_micro_step(&t.batch, m);
+            Rows rows = batch_micro_step(&t.batch, m);
             ddp_begin(&ddp, m == t.batch.accumulate - 1);
             tensor_begin(&tensor, m == t.batch.accumulate - 1);
-            model_forward(model, &micro);
-            model_loss(model, &micro, batch_scale(&t.batch));
+            model_forward(model, &rows);
+            model_loss(model, &rows, batch_scale(&t.batch));
             if (config->step)
                 run_pause("forward %d done; my replica's share of the loss: %.5f", m + 1, model_read_loss(model));
-            model_backward(model, &micro);
+            model_backward(model, &rows);
             run_pause("backward %d done", m + 1);
         }
         ddp_finish(&ddp);

@@ -12,47 +12,42 @@
  *                           chunk 0     chunk 1
  */
 
-typedef struct {
-    int rows;     /* of a chunk, all ranks' */
-    size_t count; /* elements of a chunk that are mine */
-} Chunk;
-
-static Chunk chunk_of(const TensorParallel *t, int rows, int width)
+/* Where a row begins, in elements. */
+static size_t at(int row, int width)
 {
-    int n = rows / t->chunks;
-    return (Chunk){.rows = n, .count = (size_t)(n / group_size(t->tp)) * (size_t)width};
+    return (size_t)row * (size_t)width;
 }
 
-static real *chunk_at(real *x, int c, Chunk chunk, int width)
+static int rows_of_chunk(const TensorParallel *t, int rows)
 {
-    return x + (size_t)c * (size_t)chunk.rows * (size_t)width;
+    return rows / t->chunks;
 }
 
-static const real *const_chunk_at(const real *x, int c, Chunk chunk, int width)
+static int my_rows_of_chunk(const TensorParallel *t, int rows)
 {
-    return x + (size_t)c * (size_t)chunk.rows * (size_t)width;
+    return rows_of_chunk(t, rows) / group_size(t->tp);
 }
 
 /* Starts gathering my rows `mine` into t->full, chunk by chunk. */
 static void start_gathers(TensorParallel *t, Work *work[CHUNKS_MAX], const real *mine, int rows, int width)
 {
-    Chunk k = chunk_of(t, rows, width);
+    int n = rows_of_chunk(t, rows), own = my_rows_of_chunk(t, rows);
     for (int c = 0; c < t->chunks; c++)
-        work[c] = comm_start_all_gather(t->tp, chunk_at(t->full, c, k, width), mine + (size_t)c * k.count, k.count,
+        work[c] = comm_start_all_gather(t->tp, t->full + at(c * n, width), mine + at(c * own, width), at(own, width),
                                         COMM_REAL);
 }
 
 /* Gathered rows are not kept: the backward pass gathers them again. */
 static void forget(const TensorParallel *t, int rows, int width)
 {
-    memory_poison(t->full, (size_t)rows * (size_t)width * sizeof *t->full);
+    memory_poison(t->full, at(rows, width) * sizeof *t->full);
 }
 
 /* Starts summing chunk c of `partial`; my rows of the sum come to `mine`. */
 static Work *start_reduce(TensorParallel *t, real *mine, const real *partial, int c, int rows, int width)
 {
-    Chunk k = chunk_of(t, rows, width);
-    return comm_start_reduce_scatter(t->tp, mine + (size_t)c * k.count, const_chunk_at(partial, c, k, width), k.count,
+    int n = rows_of_chunk(t, rows), own = my_rows_of_chunk(t, rows);
+    return comm_start_reduce_scatter(t->tp, mine + at(c * own, width), partial + at(c * n, width), at(own, width),
                                      COMM_REAL, COMM_SUM);
 }
 
@@ -71,11 +66,11 @@ static void column_forward(void *self, real *y, const real *x, const real *w, in
         return;
     }
     Work *work[CHUNKS_MAX];
-    Chunk k = chunk_of(t, rows, in);
+    int n = rows_of_chunk(t, rows);
     start_gathers(t, work, x, rows, in);
     for (int c = 0; c < t->chunks; c++) { /* one chunk is multiplied while the next is gathered */
         comm_wait(work[c]);
-        t->kernels.linear_forward(chunk_at(y, c, k, out), chunk_at(t->full, c, k, in), w, k.rows, in, out);
+        t->kernels.linear_forward(y + at(c * n, out), t->full + at(c * n, in), w, n, in, out);
     }
     forget(t, rows, in);
 }
@@ -88,16 +83,16 @@ static const real *column_backward(void *self, real *dx, acc *dw, const real *dy
     TensorParallel *t = self;
     if (!t->sp) {
         t->kernels.linear_backward_input(dx, dy, w, rows, in, out);
-        Work *sum = comm_start_all_reduce(t->tp, dx, (size_t)rows * (size_t)in, COMM_REAL, COMM_SUM);
+        Work *sum = comm_start_all_reduce(t->tp, dx, at(rows, in), COMM_REAL, COMM_SUM);
         t->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
         comm_wait(sum);
         return dx;
     }
     Work *gather[CHUNKS_MAX], *reduce[CHUNKS_MAX];
-    Chunk k = chunk_of(t, rows, in);
+    int n = rows_of_chunk(t, rows);
     start_gathers(t, gather, x, rows, in);
     for (int c = 0; c < t->chunks; c++) {
-        t->kernels.linear_backward_input(chunk_at(dx, c, k, in), const_chunk_at(dy, c, k, out), w, k.rows, in, out);
+        t->kernels.linear_backward_input(dx + at(c * n, in), dy + at(c * n, out), w, n, in, out);
         reduce[c] = start_reduce(t, t->dsummed, dx, c, rows, in);
     }
     wait_all(t, gather);
@@ -114,13 +109,13 @@ static const real *row_forward(void *self, real *y, const real *x, const real *w
     TensorParallel *t = self;
     if (!t->sp) {
         t->kernels.linear_forward(y, x, w, rows, in, out);
-        comm_all_reduce(t->tp, y, (size_t)rows * (size_t)out, COMM_REAL, COMM_SUM);
+        comm_all_reduce(t->tp, y, at(rows, out), COMM_REAL, COMM_SUM);
         return y;
     }
     Work *work[CHUNKS_MAX];
-    Chunk k = chunk_of(t, rows, out);
+    int n = rows_of_chunk(t, rows);
     for (int c = 0; c < t->chunks; c++) { /* one chunk is summed while the next is multiplied */
-        t->kernels.linear_forward(chunk_at(y, c, k, out), const_chunk_at(x, c, k, in), w, k.rows, in, out);
+        t->kernels.linear_forward(y + at(c * n, out), x + at(c * n, in), w, n, in, out);
         work[c] = start_reduce(t, t->summed, y, c, rows, out);
     }
     wait_all(t, work);
@@ -137,11 +132,11 @@ static void row_backward(void *self, real *dx, acc *dw, const real *dy, const re
         return;
     }
     Work *work[CHUNKS_MAX];
-    Chunk k = chunk_of(t, rows, out);
+    int n = rows_of_chunk(t, rows);
     start_gathers(t, work, dy, rows, out);
     for (int c = 0; c < t->chunks; c++) {
         comm_wait(work[c]);
-        t->kernels.linear_backward_input(chunk_at(dx, c, k, in), chunk_at(t->full, c, k, out), w, k.rows, in, out);
+        t->kernels.linear_backward_input(dx + at(c * n, in), t->full + at(c * n, out), w, n, in, out);
     }
     t->kernels.linear_backward_weight(dw, t->full, x, rows, in, out);
     forget(t, rows, out);
@@ -154,7 +149,7 @@ static const real *embedding_forward(void *self, real *y, int rows, int width)
 {
     TensorParallel *t = self;
     if (!t->sp) {
-        comm_all_reduce(t->tp, y, (size_t)rows * (size_t)width, COMM_REAL, COMM_SUM);
+        comm_all_reduce(t->tp, y, at(rows, width), COMM_REAL, COMM_SUM);
         return y;
     }
     Work *work[CHUNKS_MAX];
@@ -224,16 +219,14 @@ static void sum_partial(TensorParallel *t, int unit)
 {
     const Params *p = t->params;
     for (int n = 0; n < p->views;) {
-        const View *first = &p->view[n];
-        Group *group = first->unit == unit ? partial_over(t, first) : NULL;
-        size_t count = 0;
-        int end = n;
-        while (end < p->views && p->view[end].unit == unit && partial_over(t, &p->view[end]) == group)
-            count += p->view[end++].size;
-        if (group)
-            comm_all_reduce(group, p->unit[unit].grads + (first->offset - p->unit[unit].offset), count, COMM_ACC,
-                            COMM_SUM);
-        n = end > n ? end : n + 1;
+        const View *first = &p->view[n++];
+        if (first->unit != unit) continue;
+        Group *group = partial_over(t, first);
+        size_t count = first->size;
+        for (; n < p->views && p->view[n].unit == unit && partial_over(t, &p->view[n]) == group; n++)
+            count += p->view[n].size;
+        acc *grads = p->unit[unit].grads + (first->offset - p->unit[unit].offset);
+        if (group) comm_all_reduce(group, grads, count, COMM_ACC, COMM_SUM);
     }
 }
 

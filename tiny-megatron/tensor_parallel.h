@@ -16,13 +16,14 @@
  *   SP on    the same sums as reduce-scatters, 4 L + 2; and all-gathers of N C w where rows enter a split region: 2 L + 1
  *            forward; 2 L + 1 backward of gradients, and 2 L + 1 of the inputs again, for the gradients of the weights
  *            --recompute: a layer's forward part once more
- *   loss     all-reduce of the largest logit of each row, N acc, and of two sums, 2 N acc: logits never travel
+ *   loss     all-reduce of the largest logit of each row, N acc, and of two sums, 2 N acc: in training, logits never travel
  *
  * Per step: gradients that are partial although the weights are the same: QK-norm always; all norms under SP; K and V on
  * the ranks that share a kv head (tp > kv heads). And 8 bytes for the norm.
  *
  * Memory per rank: a tp-th of every split matrix, its gradients and moments; of activations, a tp-th of what lies between the
- * two matrices of a pair, and under SP of everything else too (README has the table). Buffers: 3 N acc for the loss; under SP
+ * two matrices of a pair, and under SP of the residual stream and its norms; three scratch buffers [N, C], the loss of each row
+ * and RoPE's table stay whole (README has the table). Buffers: 3 N acc for the loss; under SP
  * N C w for gathered rows and 2 (N / tp) C w for results.
  *
  * Methods: Shoeybi et al., "Megatron-LM", 2019; Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
