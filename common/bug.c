@@ -50,7 +50,7 @@ static const struct {
          "over tp: the copies drift apart",
          "test_megatron_bugs: gradients of norms; --verify"},
     [BUG_local_softmax] = {"local_softmax", "tiny-megatron",
-                           "the softmax over a split vocabulary is normalized by each rank's own words",
+                           "the softmax over a split vocabulary is normalized by each rank's own tokens",
                            "test_megatron_bugs: the loss; --verify"},
 };
 

@@ -106,8 +106,9 @@ typedef struct {
     double payload; /* bytes: the size given to the call times the factor below */
 } CommCount;
 
-/* What nccl-tests multiplies a collective's size with to get what each rank must at least send ("bus bandwidth"): for n
- * ranks, all-reduce 2(n-1)/n, all-gather and reduce-scatter (n-1)/n of the whole, broadcast 1; for one rank, 0. */
+/* What nccl-tests multiplies a collective's size with for its bus bandwidth, which is what each rank sends where all send
+ * equally much and no more than they must: for n ranks, all-reduce 2(n-1)/n, all-gather and reduce-scatter (n-1)/n of the
+ * whole, broadcast 1; for one rank, 0. What MPI or NCCL really sends may differ. */
 double comm_payload_factor(CommKind kind, int ranks);
 
 CommCount group_count(const Group *group, CommKind kind);

@@ -123,7 +123,8 @@ struct Kernels {
 
     /* qkv[N, (H + 2K) D] in place: q and k are normalized by wq[D], wk[D] (NULL: no QK-norm), then pairs (d, d + D/2) of
      * each head are turned by the angle position theta^(-2d/D), whose cosines and sines are rope[position, 0 : D/2] and
-     * rope[position, D/2 : D]. With QK-norm, raw[N, (H + K) D] keeps q and k as they were, rstd[N, H + K] their factors. */
+     * rope[position, D/2 : D]. With QK-norm, raw[N, (H + K) D] keeps q and k as they were, rstd[N, H + K] the reciprocals
+     * of their root mean squares. */
     void (*qk_rope_forward)(real *qkv, real *raw, acc *rstd, const real *wq, const real *wk, const acc *rope,
                             const int *position, double eps, int n, int heads, int kv_heads, int head_dim);
     /* dqkv in place: from the gradient after RoPE to the gradient before the norm. dwq[D], dwk[D] add. */
@@ -157,7 +158,7 @@ struct Kernels {
     /* loss[N] = scale (log sum_v exp(logits_v) - logits_label), 0 where label is -1. logits[N, V] become their gradient. */
     void (*cross_entropy)(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
     /* The same of logits that are split over ranks by column: this rank has [N, stride], of which columns [0, vocab) are
-     * words first, first + 1, ... and the others are padding. top[N]: the largest of mine, -inf if I have none; */
+     * tokens first, first + 1, ... and the others are padding. top[N]: the largest of mine, -inf if I have none; */
     void (*logits_top)(acc *top, const real *logits, int n, int vocab, int stride);
     /* with top the largest of all ranks': total[N], my sum of exp(logit - top), and target[N], the label's logit - top, if it
      * is mine, else 0; */

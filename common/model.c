@@ -167,7 +167,7 @@ static void call(void (*hook)(void *, int), void *self, int unit)
     if (hook) hook(self, unit);
 }
 
-/* Which words this rank's part of the embedding has. */
+/* Which tokens this rank's part of the embedding has. */
 static const View *embedding_view(const Model *m)
 {
     return &m->params.view[0];
@@ -193,8 +193,8 @@ void model_forward(Model *m, const Rows *rows)
 
     call(s->before_forward, s->self, 0);
     const real *root = m->params.unit[0].weights;
-    const View *words = embedding_view(m);
-    k->embedding_forward(m->embedded, root + m->embedding, rows->token, words->row0, words->valid_rows, N, C);
+    const View *table = embedding_view(m);
+    k->embedding_forward(m->embedded, root + m->embedding, rows->token, table->row0, table->valid_rows, N, C);
     FeatureSeam *f = &m->seams.features;
     const real *delta = NULL;
     const real *x = f->embedding_forward ? f->embedding_forward(f->self, m->embedded, N, C) : m->embedded;
@@ -262,8 +262,8 @@ void model_backward(Model *m, const Rows *rows)
         call(s->after_backward, s->self, 1 + l);
         comm_progress();
     }
-    const View *words = embedding_view(m);
+    const View *table = embedding_view(m);
     const real *dembedded = f->embedding_backward ? f->embedding_backward(f->self, dx, N, C) : dx;
-    k->embedding_backward(droot + m->embedding, dembedded, rows->token, words->row0, words->valid_rows, N, C);
+    k->embedding_backward(droot + m->embedding, dembedded, rows->token, table->row0, table->valid_rows, N, C);
     call(s->after_backward, s->self, 0);
 }

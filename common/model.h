@@ -51,7 +51,7 @@ typedef struct {
 
 typedef struct {
     ModelConfig whole;  /* the model */
-    ModelConfig config; /* this rank's slice of it, along tp: with its own heads, kv heads, ff and words */
+    ModelConfig config; /* this rank's slice of it, along tp: with its own heads, kv heads, ff and tokens */
     int stream_parts;
     Params params;
     Kernels kernels;

@@ -21,7 +21,7 @@ matches() {
             }
             return 1
         }
-        NR == FNR { want[++wants] = $0; next }
+        FILENAME == ARGV[1] { want[++wants] = $0; next }
         { got[++gots] = $0 }
         END {
             g = 1; skip = 0

@@ -67,6 +67,7 @@ else
     . tests/cli_fsdp.sh
     . tests/cli_megatron.sh
     . tests/docs.sh
+    . tests/sessions.sh
 fi
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ] && [ "$passed" -gt 0 ]

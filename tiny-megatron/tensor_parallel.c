@@ -144,7 +144,7 @@ static void row_backward(void *self, real *dx, acc *dw, const real *dy, const re
 
 /* --- the split vocabulary --- */
 
-/* A word is a row of the table on one rank, and zero on the others: a partial sum, too. */
+/* A token is a row of the table on one rank, and zero on the others: a partial sum, too. */
 static const real *embedding_forward(void *self, real *y, int rows, int width)
 {
     TensorParallel *t = self;
@@ -168,12 +168,12 @@ static const real *embedding_backward(void *self, const real *dy, int rows, int 
     return t->full;
 }
 
-/* Each rank has the logits of its own words. What the others must know of them is three numbers a row. */
+/* Each rank has the logits of its own tokens. What the others must know of them is three numbers a row. */
 static void loss(void *self, acc *losses, real *logits, const int *label, double scale, int rows)
 {
     TensorParallel *t = self;
-    const View *words = &t->params->view[0];
-    int first = words->row0, vocab = words->valid_rows, stride = words->rows;
+    const View *table = &t->params->view[0];
+    int first = table->row0, vocab = table->valid_rows, stride = table->rows;
     acc *total = t->sums, *target = t->sums + rows;
     t->kernels.logits_top(t->top, logits, rows, vocab, stride);
     comm_all_reduce(t->tp, t->top, (size_t)rows, COMM_ACC, COMM_MAX);

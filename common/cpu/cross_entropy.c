@@ -68,11 +68,11 @@ void logits_gradient(acc *loss, real *logits, const acc *top, const acc *total, 
 #pragma omp parallel for
     for (int i = 0; i < n; i++) {
         real *x = logits + (size_t)i * stride;
-        int mine = label[i] - first, words = label[i] < 0 ? 0 : vocab; /* a row that is not counted has no gradient */
+        int mine = label[i] - first, valid = label[i] < 0 ? 0 : vocab; /* a row that is not counted has no gradient */
         loss[i] = label[i] < 0 ? 0 : (acc)(scale * (log(total[i]) - target[i]));
         real factor = (real)(scale / total[i]);
-        for (int v = 0; v < words; v++) x[v] = EXP(x[v] - top[i]) * factor;
-        for (int v = words; v < stride; v++) x[v] = 0;
-        if (words && mine >= 0 && mine < vocab) x[mine] -= (real)scale;
+        for (int v = 0; v < valid; v++) x[v] = EXP(x[v] - top[i]) * factor;
+        for (int v = valid; v < stride; v++) x[v] = 0;
+        if (valid && mine >= 0 && mine < vocab) x[mine] -= (real)scale;
     }
 }
