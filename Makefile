@@ -13,7 +13,7 @@ NP        ?= 4# ranks of make run-* and make gdb
 RANK      ?= 0# the rank that make gdb steps
 PROGRAM   ?= tiny-ddp# what make gdb steps
 ARGS      ?=# further flags for make run-*, make gdb
-SRC       ?=# a file to build and test in place of a scheme's own: make test-ddp, test-fsdp, test-megatron
+SRC       :=# a file to build and test in place of a scheme's own: make test-ddp, test-fsdp, test-megatron
 
 CC        ?= cc
 MPI_HOME  ?=
@@ -22,7 +22,7 @@ MPIRUN    ?= $(if $(MPI_HOME),$(MPI_HOME)/bin/)mpirun
 CUDA_HOME ?= /usr/local/cuda
 NCCL_HOME ?=# where NCCL is, if not with CUDA or the system
 NVCC_GENCODE ?=# -gencode=arch=compute_90a,code=sm_90a; by default that of the GPU that is there
-WARNINGS  ?= -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror
+WARNINGS  ?= -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror $(if $(findstring clang,$(CC)),-Wno-pass-failed)
 OPTIMIZE  ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O2 -g)
 KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native -fno-math-errno -fno-trapping-math $(WIDE_VECTORS))# for common/cpu
 
@@ -39,16 +39,27 @@ export OMPI_ALLOW_RUN_AS_ROOT := 1
 export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM := 1
 endif
 
+# The compiler that mpicc calls: one for all objects, and for the OpenMP that they are linked with.
+export OMPI_CC := $(CC)
+export MPICH_CC := $(CC)
+
+one_of = $(if $(filter-out $(2),$($(1))),$(error $(1)=$($(1)): must be one of $(2)))
+$(foreach setting,DEBUG BUGS V,$(call one_of,$(setting),0 1))
+$(foreach setting,BLAS CUDA,$(call one_of,$(setting),auto 0 1))
+$(call one_of,PRECISION,fp32 fp64 bf16)
+
 .DEFAULT_GOAL := all
+.DELETE_ON_ERROR: # what a full disk left half written is not up to date
 
 # deps comes first; the other goals then run in a make of their own, which finds what deps installed.
 ifneq ($(filter deps,$(MAKECMDGOALS)),)
 OTHERS := $(filter-out deps,$(MAKECMDGOALS))
-.PHONY: deps $(OTHERS)
+.PHONY: deps after-deps $(OTHERS)
 deps:
 	@sh common/tools/deps.sh
-$(OTHERS): deps
-	@+$(MAKE) --no-print-directory $@
+after-deps: deps
+	@+$(MAKE) --no-print-directory $(OTHERS)
+$(OTHERS): after-deps ;
 else
 
 FOUND := build/found-$(shell echo '$(CC) $(MPICC) $(BLAS) $(CUDA) $(CUDA_HOME) $(NCCL_HOME)' | cksum | cut -d' ' -f1).mk
@@ -103,7 +114,7 @@ all: $(TRAINERS)
 
 $(OUT)/flags: FORCE
 	@mkdir -p $(OUT)
-	@echo '$(CC) $(CFLAGS) $(KERNELS) $(NVCCFLAGS) $(LIBS) $(SRC)' | cmp -s - $@ || echo '$(CC) $(CFLAGS) $(KERNELS) $(NVCCFLAGS) $(LIBS) $(SRC)' > $@
+	@echo '$(CC) $(MPICC) $(CFLAGS) $(KERNELS) $(NVCCFLAGS) $(LIBS) $(SRC)' | cmp -s - $@ || echo '$(CC) $(MPICC) $(CFLAGS) $(KERNELS) $(NVCCFLAGS) $(LIBS) $(SRC)' > $@
 
 $(OBJ)/common/cpu/exp.o: private FAST := -ffast-math
 $(OBJ)/common/cpu/%.o: common/cpu/%.c $(OUT)/flags
@@ -213,8 +224,12 @@ $(OUT)/gemm_rate $(OUT)/device_rate: $(OUT)/%: $(OBJ)/tests/bench/%.o $(OUT)/lib
 	$(call link)
 
 # Goals that run a make of their own come after all others that are asked for, lest both write the same objects.
+# Nor do they run beside each other, or clean beside anything.
 OWN := test grid bench test-ddp test-fsdp test-megatron gdb
 $(filter $(OWN),$(MAKECMDGOALS)): | $(filter-out $(OWN) clean,$(MAKECMDGOALS))
+ifneq ($(filter clean,$(MAKECMDGOALS))$(word 2,$(filter $(OWN),$(MAKECMDGOALS))),)
+.NOTPARALLEL:
+endif
 
 # --- looking ---
 

@@ -53,6 +53,6 @@ const char *cache_append(const char *path, const char *key, const char *value)
     fseek(f, 0, SEEK_END);
     int bad = last == EOF ? fprintf(f, "%s\n", HEADER) < 0 : last != '\n' ? fputc('\n', f) == EOF : 0;
     bad |= fprintf(f, "%s = %s\n", key, value) < 0;
-    if (fclose(f) != 0 || bad) return complain("--autotune %s: %s", path, strerror(errno));
+    if (fclose(f) != 0 || bad) fatal("--autotune %s: %s", path, strerror(errno));
     return NULL;
 }

@@ -12,5 +12,6 @@ const char *cache_check(const char *path);
 bool cache_find(char *value, size_t room, const char *path, const char *key,
                 bool (*good)(const char *value, const void *context), const void *context);
 
-/* Begins the file if it must. Returns NULL, or a complaint about it. */
+/* Begins the file if it must. Returns NULL, or a complaint if it cannot be opened, or is somebody's by now. A full
+ * disk ends the job. */
 const char *cache_append(const char *path, const char *key, const char *value);

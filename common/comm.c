@@ -45,9 +45,10 @@ void comm_init(int *argc, char ***argv)
 
 void comm_finalize(void)
 {
-    watchdog_stop();
+    watchdog_last_calls();
     device_finalize();
     backend_finalize();
+    watchdog_stop();
     group_total = 0;
 }
 

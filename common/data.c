@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "comm.h"
 #include "error.h"
 #include "memory.h"
 #include "rng.h"
@@ -96,6 +97,7 @@ struct Data {
     const void *tokens; /* [count], each `width` bytes */
     int64_t count;
     int width; /* 1, 2 or 4 */
+    int vocab;
     Source *sources;
     int source_count;
     void *owned;  /* the bytes of a folder */
@@ -112,26 +114,36 @@ static uint32_t token_at(const Data *data, int64_t i)
     }
 }
 
-static void add_source(Data *data, const char *path)
+static void add_source(Data *data, const char *path, int64_t begin)
 {
     data->sources = realloc(data->sources, (size_t)(data->source_count + 1) * sizeof *data->sources);
     if (!data->sources) fatal("out of memory for the list of data files");
-    data->sources[data->source_count++] = (Source){strdup(path), data->count};
+    data->sources[data->source_count++] = (Source){strdup(path), begin};
 }
 
-/* Appends a file's bytes, unless it holds a zero byte: then it is no text. */
-static const char *append_text(Data *data, const char *path, size_t size)
+/* Appends a file's bytes, up to the first zero byte: if there is one it is no text, and is left out. */
+static const char *append_text(Data *data, const char *path)
 {
+    enum { BLOCK = 1 << 20 };
     FILE *f = fopen(path, "rb");
     if (!f) return complain("--data %s: %s", path, strerror(errno));
-    char *bytes = realloc(data->owned, (size_t)data->count + size + 1);
-    if (!bytes) fatal("out of memory for %s", path);
-    data->owned = bytes;
-    size_t got = fread(bytes + data->count, 1, size, f);
+    int64_t begin = data->count;
+    bool text = true;
+    size_t got;
+    do {
+        char *bytes = realloc(data->owned, (size_t)data->count + BLOCK);
+        if (!bytes) fatal("out of memory for %s", path);
+        data->owned = bytes;
+        got = fread(bytes + data->count, 1, BLOCK, f);
+        text = memchr(bytes + data->count, 0, got) == NULL;
+        data->count += (int64_t)got;
+        comm_progress(); /* a sign of life: a disk may be slow */
+    } while (got == BLOCK && text);
+    bool failed = ferror(f);
     fclose(f);
-    if (got == 0 || memchr(bytes + data->count, 0, got)) return NULL;
-    add_source(data, path);
-    data->count += (int64_t)got;
+    if (failed) return complain("--data %s: it cannot be read", path);
+    if (!text) data->count = begin;
+    if (data->count > begin) add_source(data, path, begin);
     return NULL;
 }
 
@@ -154,7 +166,7 @@ static const char *append_folder(Data *data, const char *path)
         bool fits = snprintf(child, sizeof child, "%s/%s", path, name) < (int)sizeof child;
         if (!complaint && fits && !data_leaves_out(name) && lstat(child, &info) == 0) {
             if (S_ISDIR(info.st_mode)) complaint = append_folder(data, child);
-            if (S_ISREG(info.st_mode)) complaint = append_text(data, child, (size_t)info.st_size);
+            if (S_ISREG(info.st_mode)) complaint = append_text(data, child);
         }
         free(entries[i]);
     }
@@ -194,7 +206,7 @@ static const char *map_file(Data *data, const char *path, size_t size)
     if (mapped == MAP_FAILED) return complain("--data %s: %s", path, strerror(errno));
     data->mapped = mapped;
     data->mapped_bytes = size;
-    add_source(data, path);
+    add_source(data, path, 0);
 
     size_t length = strlen(path);
     if (length > 4 && strcmp(path + length - 4, ".bin") == 0) return use_token_file(data, path);
@@ -221,11 +233,14 @@ static const char *open_any(Data *data, const char *path)
     return NULL;
 }
 
+enum { SIGN_OF_LIFE = 1 << 16 }; /* tokens */
+
 /* Tokens outside the vocabulary would index past the embedding. */
 static const char *check_tokens(const Data *data, int vocab, int rank, int ranks)
 {
     int64_t begin = data->count * rank / ranks, end = data->count * (rank + 1) / ranks;
     for (int64_t i = begin; i < end; i++) {
+        if (i % SIGN_OF_LIFE == 0) comm_progress();
         if (token_at(data, i) < (uint32_t)vocab) continue;
         int s = 0;
         while (s + 1 < data->source_count && data->sources[s + 1].begin <= i) s++;
@@ -239,6 +254,7 @@ const char *data_open(Data **out, const char *path, int vocab, int seq, int rank
 {
     Data *data = calloc(1, sizeof *data);
     if (!data) fatal("out of memory");
+    data->vocab = vocab;
     const char *complaint = open_any(data, path);
     if (!complaint && data->count < (int64_t)seq + 1)
         complaint = complain("--seq %d: a sequence and its labels need %d tokens; --data %s has %lld", seq, seq + 1,
@@ -272,11 +288,24 @@ uint64_t data_fingerprint(const Data *data)
     enum { LOOKED_AT = 1000000 };
     int64_t stride = 1 + data->count / LOOKED_AT;
     uint64_t hash = 0xcbf29ce484222325u ^ (uint64_t)data->count;
-    for (int64_t i = 0; i < data->count; i += stride) hash = (hash ^ token_at(data, i)) * 0x100000001b3u;
+    for (int64_t i = 0, n = 0; i < data->count; i += stride, n++) {
+        if (n % (SIGN_OF_LIFE / 64) == 0) comm_progress(); /* each may be a page of its own */
+        hash = (hash ^ token_at(data, i)) * 0x100000001b3u;
+    }
     return hash;
 }
 
 /* --- sequences --- */
+
+/* A file that is mapped may have changed since it was checked. */
+static int checked_token_at(const Data *data, int64_t i)
+{
+    uint32_t token = token_at(data, i);
+    if (token >= (uint32_t)data->vocab)
+        fatal("--data %s: it has changed; token %u at %lld is outside the vocabulary of %d", data->sources[0].path,
+              token, (long long)i, data->vocab);
+    return (int)token;
+}
 
 void data_read(const Data *data, DataOrder order, long step, int first, int count, int id_zero, Rows *rows)
 {
@@ -291,8 +320,8 @@ void data_read(const Data *data, DataOrder order, long step, int first, int coun
         double drop = order.ignore + spread * (2 * rng_uniform(order.seed, unevenness, sequence) - 1);
         for (int t = 0; t < T; t++) {
             int i = b * T + t, zero = id_zero + b * T;
-            rows->token[i] = (int)token_at(data, begin + t);
-            rows->label[i] = (int)token_at(data, begin + t + 1);
+            rows->token[i] = checked_token_at(data, begin + t);
+            rows->label[i] = checked_token_at(data, begin + t + 1);
             rows->position[i] = t;
             rows->id[i] = zero + t;
             rows->lo[i] = zero;

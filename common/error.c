@@ -29,6 +29,8 @@ const char *complain(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
+    for (char *c = text; *c; c++)
+        if (*c == '\n' || *c == '\r') *c = ' '; /* a name may hold them; a complaint is one line */
     return text;
 }
 

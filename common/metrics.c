@@ -20,16 +20,45 @@ static double seconds(void)
 
 /* --- the log's first line --- */
 
+/* Bytes of the character that begins at `c`, as UTF-8 has it; 0 if none does. */
+static int utf8_length(const unsigned char *c)
+{
+    int length = *c < 0x80                 ? 1
+                 : *c >= 0xc2 && *c < 0xe0 ? 2
+                 : (*c & 0xf0) == 0xe0     ? 3
+                 : *c >= 0xf0 && *c < 0xf5 ? 4
+                                           : 0;
+    for (int i = 1; i < length; i++)
+        if ((c[i] & 0xc0) != 0x80) return 0;
+    bool overlong = (*c == 0xe0 && c[1] < 0xa0) || (*c == 0xf0 && c[1] < 0x90);
+    bool outside = (*c == 0xed && c[1] >= 0xa0) || (*c == 0xf4 && c[1] >= 0x90);
+    return length > 2 && (overlong || outside) ? 0 : length;
+}
+
+/* A path may be any bytes; JSON is UTF-8. */
+static void add_text(cJSON *object, const char *name, const char *text)
+{
+    char *clean = strdup(text);
+    if (!clean) fatal("out of memory");
+    for (char *c = clean; *c;) {
+        int length = utf8_length((const unsigned char *)c);
+        if (length == 0) *c = '?';
+        c += length ? length : 1;
+    }
+    cJSON_AddStringToObject(object, name, clean);
+    free(clean);
+}
+
 static void add_options(cJSON *object, const OptionTable *table)
 {
     for (int r = 0; r < table->count; r++) {
         const Option *o = &table->rows[r];
-        char text[1024];
-        options_value(table, r, text, sizeof text);
+        char *text = options_value(table, r);
         if (o->type == OPTION_TEXT || o->type == OPTION_CHOICE)
-            cJSON_AddStringToObject(object, o->name, text);
+            add_text(object, o->name, text);
         else
             cJSON_AddNumberToObject(object, o->name, strtod(text, NULL));
+        free(text);
     }
 }
 

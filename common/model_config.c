@@ -156,6 +156,31 @@ static const char *unsupported(const cJSON *json)
     static const char *const off[] = {"attention_bias", "mlp_bias", "use_sliding_window"};
     for (size_t i = 0; i < sizeof off / sizeof off[0]; i++)
         if (field(json, off[i]) && !cJSON_IsFalse(field(json, off[i]))) return off[i];
+    const cJSON *dropout = field(json, "attention_dropout");
+    if (dropout && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0)) return "attention_dropout";
+    if (field(json, "quantization_config")) return "quantization_config";
+    return NULL;
+}
+
+/* `given`: what --model says. */
+static const char *check(const ModelConfig *c, const char *given)
+{
+    const struct {
+        const char *name;
+        int value, most;
+    } bounds[] = {{"layers", c->layers, 1000},     {"width", c->width, 1 << 17},   {"heads", c->heads, 4096},
+                  {"kv_heads", c->kv_heads, 4096}, {"head_dim", c->head_dim, 256}, {"ff", c->ff, 1 << 20},
+                  {"vocab", c->vocab, 1 << 22}};
+    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
+        if (bounds[i].value < 1 || bounds[i].value > bounds[i].most)
+            return complain("--model %s: %s is %d; must be from 1 to %d", given, bounds[i].name, bounds[i].value,
+                            bounds[i].most);
+    if (c->heads % c->kv_heads)
+        return complain("--model %s: %d heads are not a multiple of %d kv heads", given, c->heads, c->kv_heads);
+    if (c->head_dim % 2) return complain("--model %s: head_dim is %d; must be even", given, c->head_dim);
+    if (!(c->theta > 0) || !isfinite(c->theta) || !(c->eps >= 0) || !isfinite(c->eps))
+        return complain("--model %s: rope_theta is %g, rms_norm_eps %g; must be above 0, and at least 0", given,
+                        c->theta, c->eps);
     return NULL;
 }
 
@@ -181,28 +206,7 @@ const char *model_config_read(ModelConfig *config, const char *dir)
     else if ((name = take_constants(config, json, qwen3)))
         complaint = complain("--model %s: %s in config.json is malformed", dir, name);
     cJSON_Delete(json);
-    return complaint ? complaint : model_config_check(config);
-}
-
-const char *model_config_check(const ModelConfig *c)
-{
-    const struct {
-        const char *name;
-        int value, most;
-    } bounds[] = {{"layers", c->layers, 1000},     {"width", c->width, 1 << 17},   {"heads", c->heads, 4096},
-                  {"kv_heads", c->kv_heads, 4096}, {"head_dim", c->head_dim, 256}, {"ff", c->ff, 1 << 20},
-                  {"vocab", c->vocab, 1 << 22}};
-    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
-        if (bounds[i].value < 1 || bounds[i].value > bounds[i].most)
-            return complain("--model %s: %s is %d; must be from 1 to %d", c->name, bounds[i].name, bounds[i].value,
-                            bounds[i].most);
-    if (c->heads % c->kv_heads)
-        return complain("--model %s: %d heads are not a multiple of %d kv heads", c->name, c->heads, c->kv_heads);
-    if (c->head_dim % 2) return complain("--model %s: head_dim is %d; must be even", c->name, c->head_dim);
-    if (!(c->theta > 0) || !isfinite(c->theta) || !(c->eps >= 0) || !isfinite(c->eps))
-        return complain("--model %s: rope_theta is %g, rms_norm_eps %g; must be above 0, and at least 0", c->name,
-                        c->theta, c->eps);
-    return NULL;
+    return complaint ? complaint : check(config, dir);
 }
 
 size_t model_matmul_weights(const ModelConfig *c)

@@ -35,11 +35,9 @@ const Preset *preset_find(const char *name);
 /* "nano, demo, ..." */
 const char *preset_names(void);
 
-/* Reads DIR/config.json as `transformers` writes it for Llama and Qwen3. Returns NULL or a complaint. */
+/* Reads DIR/config.json as `transformers` writes it for Llama and Qwen3. Returns NULL or a complaint, also about constants that
+ * make no model. */
 const char *model_config_read(ModelConfig *config, const char *dir);
-
-/* NULL, or a complaint about constants that make no model. */
-const char *model_config_check(const ModelConfig *config);
 
 /* --- exact counts, from the constants --- */
 

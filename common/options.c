@@ -150,16 +150,21 @@ void options_help(const OptionTable *tables, int table_count, const char *progra
     }
 }
 
-void options_value(const OptionTable *table, int row, char *text, size_t size)
+char *options_value(const OptionTable *table, int row)
 {
     const Option *o = &table->rows[row];
     const void *value = member(table, row);
+    const char *text = "";
+    char number[32] = "";
     switch (o->type) {
     case OPTION_INT:
     case OPTION_SWITCH:
-    case OPTION_OPTIONAL_INT: snprintf(text, size, "%ld", *(const long *)value); break;
-    case OPTION_NUMBER: snprintf(text, size, "%.17g", *(const double *)value); break;
+    case OPTION_OPTIONAL_INT: snprintf(number, sizeof number, "%ld", *(const long *)value); break;
+    case OPTION_NUMBER: snprintf(number, sizeof number, "%.17g", *(const double *)value); break;
     case OPTION_TEXT:
-    case OPTION_CHOICE: snprintf(text, size, "%s", *(char *const *)value ? *(char *const *)value : ""); break;
+    case OPTION_CHOICE: text = *(char *const *)value ? *(char *const *)value : ""; break;
     }
+    char *copy = strdup(o->type == OPTION_TEXT || o->type == OPTION_CHOICE ? text : number);
+    if (!copy) fatal("out of memory");
+    return copy;
 }

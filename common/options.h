@@ -38,5 +38,5 @@ const char *options_parse(const OptionTable *tables, int table_count, int argc, 
 
 void options_help(const OptionTable *tables, int table_count, const char *program);
 
-/* Writes the value of one option as text. */
-void options_value(const OptionTable *table, int row, char *text, size_t size);
+/* The value of one option as text, to be freed by the caller. */
+char *options_value(const OptionTable *table, int row);

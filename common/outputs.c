@@ -20,6 +20,14 @@ static const char *folder_of(const char *path, char copy[PATH_MAX])
     return dirname(copy);
 }
 
+/* Two that write to one file, each from where it thinks the end is, overwrite each other. */
+static bool is_stream(const struct stat *file, int stream)
+{
+    struct stat open_file;
+    return S_ISREG(file->st_mode) && fstat(stream, &open_file) == 0 && open_file.st_dev == file->st_dev &&
+           open_file.st_ino == file->st_ino;
+}
+
 /* Writing to a named pipe needs a reader, who may not come (/dev/stdout may be a pipe without a name, whose reader is there);
  * to a link that leads nowhere would put a file somewhere else. */
 static const char *check_file(const char *flag, const char *path)
@@ -36,6 +44,8 @@ static const char *check_file(const char *flag, const char *path)
     if (S_ISFIFO(file.st_mode) && !realpath(path, full)) return NULL;
     if (!S_ISREG(file.st_mode) && !S_ISCHR(file.st_mode))
         return complain("--%s %s: neither a file nor a device", flag, path);
+    if (is_stream(&file, STDOUT_FILENO)) return complain("--%s %s: standard output goes there", flag, path);
+    if (is_stream(&file, STDERR_FILENO)) return complain("--%s %s: standard error goes there", flag, path);
     int opened = open(path, O_WRONLY); /* more than access: a program that runs cannot be written */
     if (opened < 0) return complain("--%s %s: %s", flag, path, strerror(errno));
     close(opened);
@@ -97,4 +107,23 @@ const char *outputs_check(const Config *c)
             return complain("--%s %s: lies in --data %s, where the next run would read it", flag, path, c->data);
     }
     return NULL;
+}
+
+const char *outputs_create(const Config *c)
+{
+    const char *const flag[] = {"log", "trace", "dump"}, *const path[] = {c->log, c->trace, c->dump};
+    bool made[3] = {false};
+    const char *complaint = NULL;
+    for (int f = 0; f < 3 && !complaint; f++) {
+        if (!*path[f]) continue;
+        int file = open(path[f], O_WRONLY | O_CREAT | O_EXCL, 0666);
+        made[f] = file >= 0;
+        if (made[f])
+            close(file);
+        else if (errno != EEXIST)
+            complaint = complain("--%s %s: %s", flag[f], path[f], strerror(errno));
+    }
+    for (int f = 0; f < 3 && complaint; f++)
+        if (made[f]) unlink(path[f]);
+    return complaint;
 }

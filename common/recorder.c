@@ -34,6 +34,7 @@ static atomic_int next;               /* the slot of the next record */
 static atomic_int waited_for = -1;    /* slot */
 static atomic_long last_sign_of_life; /* nanoseconds */
 static atomic_int patient;
+static atomic_int ending;
 static atomic_int stopped;
 static atomic_int gave_up; /* the watchdog has spoken */
 static double timeout;
@@ -96,7 +97,10 @@ static void say_where(const char *cause, bool ask_gpu)
     }
     if (!waits) slot = (next + RECORDS - 1) % RECORDS; /* the last one begun */
     const Record *r = &ring[slot];
-    const char *doing = waits ? "waiting in" : r->done ? "computing, after" : "computing, having started";
+    const char *doing = waits     ? "waiting in"
+                        : ending  ? "ending MPI, after"
+                        : r->done ? "computing, after"
+                                  : "computing, having started";
     int length;
     if (!r->place.file)
         length = snprintf(line, sizeof line, "rank %d: %s before its first collective\n", comm_world_rank(), cause);
@@ -136,11 +140,21 @@ static void on_signal(int number)
     _exit(128 + number);
 }
 
+static void on_bus_error(int number)
+{
+    static const char line[] = "SIGBUS: a file of data or weights was cut short while it was read, or memory ran out\n";
+    (void)number;
+    if (write(STDERR_FILENO, line, sizeof line - 1) < 0) _exit(1);
+    _exit(1);
+}
+
 void watchdog_start(double timeout_seconds)
 {
     recorder_alive();
     signal(SIGTERM, on_signal);
     signal(SIGINT, on_signal);
+    signal(SIGBUS, on_bus_error);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of write, and is reported there */
     timeout = timeout_seconds;
     if (timeout <= 0 && !POLLS) return;
     pthread_t thread;
@@ -159,10 +173,17 @@ void watchdog_resume(void)
     patient--;
 }
 
-void watchdog_stop(void)
+void watchdog_last_calls(void)
 {
-    while (gave_up) pause(); /* the watchdog ends the job, with its status */
-    stopped = 1;
+    watchdog_be_patient(); /* with ranks that still write */
+    ending = 1;
+    while (gave_up) pause();  /* the watchdog ends the job, with its status */
     signal(SIGTERM, SIG_IGN); /* mpirun sends it to those who end a moment after the first */
     signal(SIGINT, SIG_DFL);
+}
+
+void watchdog_stop(void)
+{
+    while (gave_up) pause();
+    stopped = 1;
 }

@@ -24,7 +24,8 @@ void recorder_hand_to_gpu(int slot);
 /* A sign of life. */
 void recorder_alive(void);
 
-/* Starts the watchdog; 0 seconds: silence is never suspicious, only what NCCL reports ends the job. Call once, best before comm_init, which is the first that can hang. */
+/* Starts the watchdog; 0 seconds: silence is never suspicious, only what NCCL reports ends the job. Call once, best before
+ * comm_init, which is the first that can hang. Also takes care of signals: those that end a rank say where it was. */
 void watchdog_start(double timeout_seconds);
 
 /* From here to watchdog_resume (calls nest) only silence of 60 times the timeout is suspicious: this rank waits for what rank 0
@@ -32,5 +33,8 @@ void watchdog_start(double timeout_seconds);
 void watchdog_be_patient(void);
 void watchdog_resume(void);
 
-/* From here on neither silence nor a signal is worth a word: the job is ending. */
+/* The job is ending: from here on a signal is not worth a word, and the watchdog is patient. */
+void watchdog_last_calls(void);
+
+/* From here on silence is not suspicious any more. */
 void watchdog_stop(void);

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "run.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -22,9 +23,9 @@ static bool same_flags(const OptionTable *tables, int count)
     uint64_t hash = 0;
     for (int t = 0; t < count; t++)
         for (int r = 0; r < tables[t].count; r++) {
-            char text[1024];
-            options_value(&tables[t], r, text, sizeof text);
+            char *text = options_value(&tables[t], r);
             hash = hash * 31 + rng_stream(text);
+            free(text);
         }
     return comm_same_bits(comm_control(), &hash, sizeof hash);
 }
@@ -104,6 +105,11 @@ void run_begin(Config *c, const Mesh *mesh, size_t parameters, int64_t tokens)
 int run_finish(int status)
 {
     trace_write();
+    if ((fflush(stdout) != 0 || ferror(stdout)) &&
+        fcntl(STDOUT_FILENO, F_GETFD) >= 0) { /* it is not closed on purpose */
+        fprintf(stderr, "rank %d: standard output: not all could be written\n", comm_world_rank());
+        status = status ? status : 1;
+    }
     comm_finalize();
     return status;
 }

@@ -3,6 +3,7 @@
 #include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -45,13 +46,38 @@ static const char *read_entry(Tensor *t, const cJSON *entry, const char *data, s
     for (int i = 0; i < t->dims; i++) {
         double size = cJSON_GetArrayItem(shape, i)->valuedouble;
         if (!(size >= 0 && size <= (double)available)) return "a shape that is larger than the file";
+        if (size != floor(size)) return "a malformed entry";
         t->shape[i] = (int64_t)size;
         t->count *= (size_t)t->shape[i];
     }
     double begin = cJSON_GetArrayItem(offsets, 0)->valuedouble, end = cJSON_GetArrayItem(offsets, 1)->valuedouble;
-    if (begin < 0 || end > (double)available || end - begin != (double)(t->count * dtypes[d].size))
+    if (begin < 0 || begin != floor(begin) || end > (double)available ||
+        end - begin != (double)(t->count * dtypes[d].size))
         return "a tensor that lies outside the file or has the wrong size";
     t->data = data + (size_t)begin;
+    return NULL;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const Tensor *x = a, *y = b;
+    if (x->data != y->data) return x->data < y->data ? -1 : 1;
+    return x->count < y->count ? -1 : x->count > y->count;
+}
+
+/* Puts the tensors in the order in which they lie in the file, one behind the other, without gap or overlap. */
+static const char *check_places(Safetensors *s, const char *path, const char *data, size_t data_bytes)
+{
+    const char *end = data;
+    qsort(s->tensor, (size_t)s->tensors, sizeof *s->tensor, by_place);
+    for (int i = 0; i < s->tensors; i++) {
+        const Tensor *t = &s->tensor[i];
+        if (t->data != end) return complain("%s: tensor %s: does not begin where another ends", path, t->name);
+        end += t->count * dtypes[t->dtype].size;
+    }
+    if (end != data + data_bytes)
+        return complain("%s: its tensors hold %zu bytes, and %zu follow the header", path, (size_t)(end - data),
+                        data_bytes);
     return NULL;
 }
 
@@ -71,18 +97,14 @@ static const char *read_header(Safetensors *s, const char *path)
     s->tensor = calloc((size_t)cJSON_GetArraySize(header) + 1, sizeof *s->tensor);
     if (!s->tensor) fatal("out of memory for %s", path);
     const char *problem = NULL, *complaint = NULL;
-    size_t data_bytes = s->bytes - sizeof length - length, covered = 0;
+    size_t data_bytes = s->bytes - sizeof length - length;
     for (const cJSON *entry = header->child; entry && !problem; entry = entry->next) {
         if (strcmp(entry->string, "__metadata__") == 0) continue;
         problem = read_entry(&s->tensor[s->tensors++], entry, text + length, data_bytes);
-        const Tensor *t = &s->tensor[s->tensors - 1];
-        if (!problem) covered += t->count * dtypes[t->dtype].size;
         if (problem) complaint = complain("%s: tensor %s: %s", path, entry->string, problem);
     }
     cJSON_Delete(header);
-    if (!complaint && covered != data_bytes)
-        complaint = complain("%s: its tensors hold %zu bytes, and %zu follow the header", path, covered, data_bytes);
-    return complaint;
+    return complaint ? complaint : check_places(s, path, text + length, data_bytes);
 }
 
 const char *safetensors_open(Safetensors **out, const char *path)

@@ -100,6 +100,7 @@ void trainer_begin(Trainer *t, Replicas replicas)
 {
     Config *c = &t->config;
     int64_t area = (int64_t)c->batch * c->seq * (c->seq + 1) / 2; /* causal, whole sequences */
+    agree(first_rank() ? outputs_create(c) : NULL);
     agree(metrics_open(&t->metrics, c, t->scheme, &t->mesh, area));
     agree(*c->dump ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels, first_rank()) : NULL);
     Params whole = params_table(&c->architecture);

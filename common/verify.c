@@ -20,7 +20,7 @@ static const bool JUDGE_LATER = false;
 #endif
 
 /* Sums over more rows than this round more, as the root of their number. */
-static const double ROWS_AT_BOUND = 8192;
+static const double ROWS_AT_BOUND = 8192, MICRO_STEPS_AT_BOUND = 64;
 
 /* The largest error of a kind, where it was, and whether it is within bounds. */
 typedef struct {
@@ -79,7 +79,8 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
     v->replicas = replicas;
     v->kernels = model->kernels;
     double rows = (double)batch->order.batch * batch->order.seq;
-    v->bound_first = BOUND_FIRST * fmax(1, sqrt(rows / ROWS_AT_BOUND));
+    v->bound_first = BOUND_FIRST * fmax(1, sqrt(rows / ROWS_AT_BOUND)) *
+                     fmax(1, sqrt((double)batch->accumulate / MICRO_STEPS_AT_BOUND));
     size_t largest = 0;
     for (int n = 0; n < model->params.views; n++)
         if (params_whole_size(&model->params.view[n]) > largest) largest = params_whole_size(&model->params.view[n]);

@@ -53,11 +53,36 @@ refused "a batch too large to count" "must be at most" 2 $nano --batch 100000000
 refused "a switch with a value" "--ledger=1: takes no value" 2 $nano --ledger=1
 refused "a value where none belongs" "stray: not a flag" 2 $nano stray
 
+# Data that changes while it is read: a file of tokens of 16 bits, then of text.
+changes() { # what the complaint must say, a command that changes $work/data.bin
+    { printf '\210\330\064\001\001\000\000\000\000\040\000\000'; head -c 1012 /dev/zero; head -c 16384 /dev/zero; } > "$work/data.bin"
+    $ddp --model nano --data "$work/data.bin" --steps 1000000 > "$work/out" 2> "$work/err" &
+    local runs=$! tries=0
+    until [ "$(wc -l < "$work/out")" -gt 4 ] || [ $((tries++)) -gt 300 ]; do sleep 0.1; done
+    eval "$2"
+    tries=0
+    while kill -0 $runs 2> /dev/null && [ $((tries++)) -lt 300 ]; do sleep 0.1; done
+    kill -9 $runs 2> /dev/null
+    wait $runs
+    status=$?
+    said 1 "$1"
+}
+verdict "data that is overwritten ends the run" changes 'it has changed; token 65535' \
+    'head -c 16384 /dev/zero | tr "\000" "\377" | dd of="$work/data.bin" bs=1024 seek=1 conv=notrunc 2> /dev/null'
+verdict "data that is cut short ends the run" changes 'cut short while it was read' ': > "$work/data.bin"'
+
+mkdir "$work/mixed"
+cp LICENSE "$work/mixed/text"
+if truncate -s 900G "$work/mixed/large" 2> /dev/null; then
+    run 2 $ddp --model nano --steps 1 --data "$work/mixed"
+    verdict "a folder is read without what is no text, however large" grep -q '^step 1/1' "$work/out"
+fi
+
 tr a-z b-za < LICENSE > "$work/other"
 mkdir "$work/a" "$work/b"
 cp LICENSE "$work/a/text"
 cp "$work/other" "$work/b/text"
-run 1 --wdir "$work/a" $PWD/$ddp --model nano --data text : -n 2 --wdir "$work/b" $PWD/$ddp --model nano --data text
+run 1 --wdir "$work/a" "$PWD/$ddp" --model nano --data text : -n 2 --wdir "$work/b" "$PWD/$ddp" --model nano --data text
 verdict "ranks that read different data are refused" said 2 'the ranks do not read the same tokens'
 run 1 $ddp $nano : -n 2 $ddp $nano --lr 0.5
 verdict "ranks with different flags are refused" said 2 'the ranks were started with different flags'
@@ -72,6 +97,23 @@ run 2 $ddp $nano --log "$work/twice" --dump "$work/twice"
 verdict "one file for two outputs is refused" said 2 'the same file is given to'
 run 2 $ddp $nano --log "$work/twice" --dump "$work/a/../twice"
 verdict "by whatever name" said 2 'the same file is given to --log'
+run 2 $ddp $nano --log "$work/keep" --trace /proc/none
+verdict "nor does one that is refused when another output cannot be made" said 2 '--trace /proc/none: No such file'
+verdict "which leaves the log alone" [ "$(cat "$work/keep")" = precious ]
+run 2 $ddp $nano --log "$work/unborn" --trace /proc/none
+verdict "and makes none" [ ! -e "$work/unborn" ]
+echo precious > "$work/stream"
+$ddp $nano --log "$work/stream" >> "$work/stream" 2> "$work/err"
+status=$?
+verdict "a log where standard output goes is refused" said 2 'standard output goes there'
+verdict "and what is there stays" [ "$(cat "$work/stream")" = precious ]
+$ddp $nano > /dev/full 2> "$work/err"
+status=$?
+verdict "a step line that cannot be written is a failure" said 1 'standard output: not all could be written'
+$ddp $nano --prompt "$(printf 'caf\351')" --log "$work/latin" > "$work/out" 2> "$work/err"
+verdict "--log is UTF-8 whatever a flag holds" iconv -f utf-8 -t utf-8 -o /dev/null "$work/latin"
+run 2 $ddp --model "$(printf 'two\nlines')"
+verdict "a complaint is one line, whatever a name holds" [ $status = 2 -a "$(wc -l < "$work/err")" = 1 ]
 run 2 $ddp $nano --log /dev/full
 verdict "a full disk under --log is a failure" said 1 '--log /dev/full: No space left'
 run 2 $ddp $nano --verify --timeout 0.001
@@ -192,6 +234,15 @@ odd_model "fewer layers than the weights have" 's/"num_hidden_layers": 2/"num_hi
 odd_model "absurdly many layers" 's/"num_hidden_layers": 2/"num_hidden_layers": 400000000/'
 odd_model "biases" 's/"attention_bias": false/"attention_bias": true/'
 odd_model "no heads" 's/"num_attention_heads": 4/"num_attention_heads": 0/'
+verdict "which names the folder that was given" grep -qF -- "--model $work/model: heads is 0" "$work/err"
+odd_model "dropout" 's/"attention_dropout": 0.0/"attention_dropout": 0.1/'
+odd_model "quantized weights" 's/"vocab_size"/"quantization_config": {"bits": 4}, "vocab_size"/'
+cp tests/fixtures/llama/config.json "$work/model"
+sed -i 's/\[67584,71680\]/[63488,67584]/' "$work/model/model.safetensors" # q_proj where o_proj is
+run 2 $ddp --model "$work/model" --data LICENSE --seq 8 --batch 2 --steps 1
+verdict "refused: weights in which two tensors are the same bytes" said 2 'does not begin where another ends'
+run 2 $ddp --model nano --data LICENSE --steps 1 --verify --batch 8000 --seq 1 --accumulate 4000
+verdict "verify allows for the rounding of four thousand micro-steps" grep -q '^verify: PASS' "$work/out"
 run 3 build/fp32-san/tiny-ddp $nano --verify --ledger --accumulate 2 --sample 5 --trace "$work/trace2"
 verdict "sanitizers find nothing" [ $status = 0 ]
 run 3 build/fp64-debug/tiny-ddp $nano --verify --sample 5

@@ -2,7 +2,7 @@
 MPIRUN=${MPIRUN:-mpirun}
 passed=0
 failed=0
-work=$(mktemp -d)
+work=$(mktemp -d) || exit 1 # nothing may be written, or removed, at /
 trap 'rm -rf "$work"' EXIT
 export ASAN_OPTIONS=detect_leaks=0 # Open MPI leaks
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none

@@ -15,7 +15,7 @@ run_binary() { # build, test, ranks
         echo "skip $2 (bf16): this build has no CUDA"
         return
     fi
-    log=$(mktemp)
+    log=$(mktemp) || exit 1
     if [ ! -x "$program" ]; then
         echo "FAIL $2 ($1): not built"
         failed=$((failed + 1))

@@ -59,6 +59,7 @@ enum { VARIANTS = sizeof variants / sizeof variants[0] };
 void kernels_set_threads(int threads)
 {
     omp_set_num_threads(threads);
+    omp_set_max_active_levels(1); /* OMP_NUM_THREADS=2,2 would have OpenBLAS split what is split already */
     blas_use_one_thread();
 }
 
@@ -69,7 +70,7 @@ int cpu_threads(void)
 
 static const char *describe(void)
 {
-    static char text[96];
+    static char text[128];
     snprintf(text, sizeof text, "%s, threads: %d", blas_name(), cpu_threads());
     return text;
 }

@@ -6,6 +6,7 @@
 #include <cblas.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "cpu.h"
 
@@ -13,6 +14,12 @@
 #define GEMM cblas_dgemm
 #else
 #define GEMM cblas_sgemm
+#endif
+
+#if defined(__x86_64__)
+#define CPU_HAS(feature) __builtin_cpu_supports(feature)
+#else
+#define CPU_HAS(feature) 0
 #endif
 
 /* C[m, n] = op(A)[m, k] op(B)[k, n] + beta C. Each thread computes a run of C's rows or, where C is wider than high, of
@@ -56,9 +63,14 @@ void blas_use_one_thread(void)
     openblas_set_num_threads(1);
 }
 
+/* OpenBLAS takes the kernels called Prescott for a processor that it does not know. */
 const char *blas_name(void)
 {
-    static char text[64];
-    snprintf(text, sizeof text, "OpenBLAS, kernel %s", openblas_get_corename());
+    static char text[96];
+    const char *kernel = openblas_get_corename();
+    const char *better = CPU_HAS("avx512f") ? "SkylakeX" : CPU_HAS("avx2") ? "Haswell" : NULL;
+    int length = snprintf(text, sizeof text, "OpenBLAS, kernel %s", kernel);
+    if (better && strcmp(kernel, "Prescott") == 0)
+        snprintf(text + length, sizeof text - (size_t)length, "; OPENBLAS_CORETYPE=%s is faster", better);
     return text;
 }

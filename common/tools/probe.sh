@@ -3,7 +3,7 @@
 # Reads CC, MPICC, CUDA_HOME, NCCL_HOME, and BLAS and CUDA (auto, 1: must be there, 0: do not use).
 set -u
 out=$1
-work=$(mktemp -d)
+work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$(dirname "$out")"
 
@@ -42,12 +42,23 @@ else
 fi
 
 blas='#include <cblas.h>
-int main(void) { openblas_set_num_threads(1); return openblas_get_corename() == 0; }'
+#include <stdio.h>
+int main(void) { openblas_set_num_threads(1); return puts(openblas_get_corename()) < 0; }'
 if [ "$BLAS" = 0 ]; then
     echo "found: BLAS switched off; matrix products are three plain loops"
 elif try "$CC" "$blas" -lopenblas; then
     printf 'HAVE_BLAS := 1\nBLAS_LIBS := -lopenblas\n' >> "$work/vars"
-    echo "found: OpenBLAS"
+    advice=
+    if [ "$("$work/probe")" = Prescott ]; then # what it takes for a processor that it does not know
+        grep -qw avx2 /proc/cpuinfo 2> /dev/null && advice=Haswell
+        grep -qw avx512f /proc/cpuinfo 2> /dev/null && advice=SkylakeX
+    fi
+    if [ "$advice" ]; then
+        printf 'OPENBLAS_CORETYPE ?= %s\nexport OPENBLAS_CORETYPE\n' "$advice" >> "$work/vars"
+        echo "found: OpenBLAS, which does not know this processor; what make runs gets OPENBLAS_CORETYPE=$advice"
+    else
+        echo "found: OpenBLAS"
+    fi
 elif [ "$BLAS" = 1 ]; then
     missing OpenBLAS "Install it (Debian: libopenblas-openmp-dev; Homebrew: openblas)."
 else
