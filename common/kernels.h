@@ -1,7 +1,7 @@
 /* The kernel table: every operation of the model, reached through one function pointer with one documented entry.
  *
- * A backend fills the table (common/cpu, common/cuda). Where an operation has several kernels, they are variants of one entry, chosen
- * by name: --kernel linear=naive.
+ * A backend fills the table (common/cpu, common/cuda). Where an operation has several kernels, they are variants of one
+ * entry, chosen by name: --kernel linear=naive.
  *
  * Letters, everywhere in the suite:
  *

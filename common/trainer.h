@@ -34,8 +34,9 @@ int trainer_ranks(const Trainer *trainer);
 /* [all ranks] Checks the flags against the mesh and fills in what follows from the preset. */
 void trainer_check(Trainer *trainer, Shape shape);
 
-/* What any trainer holds and sends, by formula, with the stream's rows in so many parts: activations, rows, the kernels' workspace; two all-reduces of eight bytes a
- * step over the ranks that see different rows, one for the count of labels and one for the loss. The scheme adds the rest. */
+/* What any trainer holds and sends, by formula, with the stream's rows in so many parts: activations, rows, the kernels'
+ * workspace; two all-reduces of eight bytes a step over the ranks that see different rows, one for the count of labels and
+ * one for the loss. The scheme adds the rest. */
 Expected trainer_expect(const Trainer *trainer, Shape shape, int stream_parts);
 
 /* [all ranks] Cuts the mesh, opens the data, creates what this rank holds of the model, with its first weights, and the

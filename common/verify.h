@@ -12,10 +12,11 @@
  * Judged: in fp64 loss and gradients of step 1 to 1e-12, what comes after the first optimizer step to 1e-9; in fp32 loss
  * and gradients of step 1 to 1e-5, while what comes later is printed as drift, because AdamW amplifies rounding. In bf16
  * likewise, to 1e-2: its activations have 8 bits, and a product of other rows may add up in another order, which turns
- * some of them by one in the last place (where the kernels are the same, the error is fp32's). The
- * bounds of step 1 are for up to 8192 rows and 64 micro-steps, and grow with the roots of these numbers. (In fp32 a text of one repeated byte,
- * whose gradients all but cancel, can miss them: ask fp64.) In every precision the replicas' weights must be equal to each
- * other bit for bit.
+ * some of them by one in the last place (where the kernels are the same, the error is fp32's). The bounds of step 1 are
+ * for up to 8192 rows and 64 micro-steps, and grow with the roots of these numbers. (In fp32 a text of one repeated byte,
+ * whose gradients all but cancel, can miss them: ask fp64. And a training that blows up, as with a learning rate of 1,
+ * magnifies rounding beyond any bound when enough of its steps are verified.) In every precision the replicas' weights
+ * must be equal to each other bit for bit.
  */
 #pragma once
 

@@ -121,7 +121,8 @@ static void start_gather(Sharding *s, int unit)
     slot->gather = comm_start_all_gather(s->groups.gather, slot->weights, mine->weights, mine->part, COMM_REAL);
 }
 
-/* After this the unit's weights can be used, by whatever is launched next; starts `next` behind it, if that is a layer (the root is never next). */
+/* After this the unit's weights can be used, by whatever is launched next. Starts to gather `next` behind it, if that is a
+ * layer (the root is never next). */
 static void unshard(Sharding *s, int unit, int next)
 {
     WeightSlot *slot = weight_slot(s->state, unit);
