@@ -188,15 +188,17 @@ programs: $(TRAINERS) $(addprefix $(OUT)/,$(TESTS))
 
 BUILDS_TESTED := "PRECISION=fp32" "PRECISION=fp64" "PRECISION=fp64 BUGS=1 CUDA=0" "PRECISION=fp32 BUGS=1 CUDA=0" \
                  "PRECISION=fp64 DEBUG=1 CUDA=0" "PRECISION=fp32 SAN=address,undefined CUDA=0" "PRECISION=fp32 BLAS=0 CUDA=0"
+# As many compilers as cores, unless make was told how many.
+JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN))
 test:
-	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $$build programs || exit 1; done
-	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory PRECISION=bf16 programs
-	@test -z "$(gpu)" || $(MAKE) --no-print-directory PRECISION=bf16 BUGS=1 all
+	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $(JOBS) $$build programs || exit 1; done
+	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory $(JOBS) PRECISION=bf16 programs
+	@test -z "$(gpu)" || $(MAKE) --no-print-directory $(JOBS) PRECISION=bf16 BUGS=1 all
 	@HAVE_CUDA="$(HAVE_CUDA)" MPIRUN="$(MPIRUN)" bash tests/run.sh; status=$$?; $(if $(gpu),$(MAKE) --no-print-directory all > /dev/null;) exit $$status
 
 grid:
-	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $$build programs || exit 1; done
-	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory PRECISION=bf16 programs
+	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $(JOBS) $$build programs || exit 1; done
+	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory $(JOBS) PRECISION=bf16 programs
 	@GRID=10 HAVE_CUDA="$(HAVE_CUDA)" MPIRUN="$(MPIRUN)" bash tests/run.sh
 
 # A student's file in place of what it REPLACES.
