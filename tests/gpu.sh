@@ -66,6 +66,7 @@ else
         done
         verify_on_gpu $build 4 tiny-megatron --model demo --tp 2 --overlap-chunks 4 --accumulate 2
     done
+    verify_on_gpu bf16 8 tiny-fsdp --model nano --ignore 0.5
     verify_on_gpu bf16 2 tiny-fsdp --model demo --reduce real --accumulate 2
     verify_on_gpu bf16 1 tiny-fsdp --model demo --recompute
     verify_on_gpu fp32 2 tiny-fsdp --model demo --reshard 0 --accumulate-sharded 0 --accumulate 2
