@@ -154,8 +154,8 @@ char *options_value(const OptionTable *table, int row)
 {
     const Option *o = &table->rows[row];
     const void *value = member(table, row);
-    const char *text = "";
-    char number[32] = "";
+    char number[32];
+    const char *text = number;
     switch (o->type) {
     case OPTION_INT:
     case OPTION_SWITCH:
@@ -164,7 +164,7 @@ char *options_value(const OptionTable *table, int row)
     case OPTION_TEXT:
     case OPTION_CHOICE: text = *(char *const *)value ? *(char *const *)value : ""; break;
     }
-    char *copy = strdup(o->type == OPTION_TEXT || o->type == OPTION_CHOICE ? text : number);
+    char *copy = strdup(text);
     if (!copy) fatal("out of memory");
     return copy;
 }

@@ -144,7 +144,7 @@ static void on_bus_error(int number)
 {
     static const char line[] = "SIGBUS: a file of data or weights was cut short while it was read, or memory ran out\n";
     (void)number;
-    if (write(STDERR_FILENO, line, sizeof line - 1) < 0) _exit(1);
+    (void)!write(STDERR_FILENO, line, sizeof line - 1);
     _exit(1);
 }
 

@@ -164,6 +164,8 @@ verdict "debug: other counts are a message, not a hang" said 1 'mismatch on grou
     'rank 0: all_reduce of 4 double' 'rank 1: all_reduce of 5 double'
 run 3 build/fp64-debug/hang kinds
 verdict "debug: other kinds are a message, not a hang" said 1 'mismatch on group world' 'rank 1: broadcast of 8 double'
+run 3 build/fp64/hang leaves
+verdict "a rank that does not come to the end of MPI" said 1 'rank 0: no progress for .* ending MPI, after all_reduce'
 run 3 build/fp64/hang busy
 verdict "signs of life keep the watchdog quiet" said 0
 
@@ -256,6 +258,9 @@ for bug in mean_of_means reduce_every_micro_step forget_last_bucket skip=dp.all_
 done
 run 3 build/fp64-bugs/tiny-ddp $nano --ledger --accumulate 2 --bug reduce_every_micro_step
 verdict "the ledger sees what is sent twice" [ $status = 1 -a "$(grep -c DIFFERS "$work/out")" = 1 ]
+verdict "a bug that acted leaves no note" [ "$(grep -c 'never came' "$work/out")" = 0 ]
+run 3 build/fp64-bugs/tiny-ddp $nano --bug skip_norm_sum
+verdict "one that the run never came to does" grep -q '^note: --bug skip_norm_sum: this run never came to its place' "$work/out"
 run 3 build/fp64-bugs/tiny-ddp $nano --bug rank_seeded_init
 verdict "unequal first weights are refused" said 2 'the ranks start from different weights'
 

@@ -5,6 +5,7 @@
  *   hang mismatch    rank 1 calls the same collective with another count (debug builds say so)
  *   hang kinds       rank 1 calls another collective
  *   hang crash       rank 1 dies
+ *   hang leaves      rank 1 never comes to the end of MPI, where the others wait for it
  *   hang busy        everyone computes for a while, showing signs of life: nothing is wrong
  */
 #include <signal.h>
@@ -18,10 +19,11 @@
 int main(int argc, char **argv)
 {
     comm_init(&argc, &argv);
-    watchdog_start(2);
+    const char *how = argc > 1 ? argv[1] : "";
+    bool leaves = strcmp(how, "leaves") == 0;
+    if (!leaves) watchdog_start(2);
     Group *world = comm_world();
     bool odd_one = group_rank(world) == 1;
-    const char *how = argc > 1 ? argv[1] : "";
     double x[8] = {0};
     comm_all_reduce(world, x, 4, COMM_DOUBLE, COMM_SUM);
 
@@ -42,6 +44,8 @@ int main(int argc, char **argv)
         }
     }
     comm_all_reduce(world, x, 8, COMM_DOUBLE, COMM_MAX);
+    if (leaves && odd_one) pause();
+    if (leaves) watchdog_start(0.1); /* there it is patient: 60 times that */
     comm_finalize();
     return 0;
 }
