@@ -147,6 +147,12 @@ verdict "weights with bytes that nobody owns are refused" said 2 "^--model $work
 verdict "and the log is still what it was" [ "$(cat "$work/keep")" = precious ]
 verdict "and nothing has come or gone" [ -L "$work/dangling" -a ! -e "$work/nowhere" -a -p "$work/pipe" -a "$(ls "$work/texts")" = LICENSE ]
 
+for threads in 1 2; do
+    [ "$threads" -le "$(getconf _NPROCESSORS_ONLN)" ] || continue
+    OMP_NUM_THREADS=$threads run 1 $ddp $nano
+    verdict "a rank runs on OMP_NUM_THREADS=$threads threads" grep -q "^model nano.* threads: $threads)" "$work/out"
+done
+
 # --- things go wrong while running ---
 
 run 3 $ddp $nano --steps 9 --lr 1e30 --clip 0 --warmup 0

@@ -58,9 +58,9 @@ enum { VARIANTS = sizeof variants / sizeof variants[0] };
 /* BLAS itself stays on one thread: linear_blas.c shares out the rows of each product. */
 void kernels_set_threads(int threads)
 {
+    blas_use_one_thread(); /* first: with OpenMP inside, OpenBLAS passes the number on to everyone */
     omp_set_num_threads(threads);
     omp_set_max_active_levels(1); /* OMP_NUM_THREADS=2,2 would have OpenBLAS split what is split already */
-    blas_use_one_thread();
 }
 
 int cpu_threads(void)
