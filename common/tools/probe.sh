@@ -49,7 +49,7 @@ if [ "$BLAS" = 0 ]; then
 elif try "$CC" "$blas" -lopenblas; then
     printf 'HAVE_BLAS := 1\nBLAS_LIBS := -lopenblas\n' >> "$work/vars"
     advice=
-    if [ "$("$work/probe")" = Prescott ]; then # what it takes for a processor that it does not know
+    if [ "$(env -u OPENBLAS_CORETYPE "$work/probe")" = Prescott ]; then # what it takes for a processor that it does not know
         grep -qw avx2 /proc/cpuinfo 2> /dev/null && advice=Haswell
         grep -qw avx512f /proc/cpuinfo 2> /dev/null && advice=SkylakeX
     fi
