@@ -253,7 +253,7 @@ clean:
 
 help:
 	@echo "settings, as in make PRECISION=fp64:"
-	@sed -n 's/^\([A-Z_]*\) *?= *\([^#$$]*\)# *\(.*\)/  \1=\2\t\3/p' Makefile | expand -t 20
+	@sed -n '/^# ----/q; s/^\([A-Z_]*\) *[?:]= *\([^#$$]*\)# *\(.*\)/  \1=\2\t\3/p' Makefile | expand -t 20
 	@echo "goals:"
 	@echo "  all         every trainer, into its folder"
 	@echo "  deps        install what is needed (apt)"

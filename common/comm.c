@@ -45,7 +45,7 @@ void comm_init(int *argc, char ***argv)
 
 void comm_finalize(void)
 {
-    watchdog_last_calls();
+    watchdog_finalizing();
     device_finalize();
     backend_finalize();
     watchdog_stop();

@@ -35,8 +35,8 @@ const Preset *preset_find(const char *name);
 /* "nano, demo, ..." */
 const char *preset_names(void);
 
-/* Reads DIR/config.json as `transformers` writes it for Llama and Qwen3. Returns NULL or a complaint, also about constants that
- * make no model. */
+/* Reads DIR/config.json as `transformers` writes it for Llama and Qwen3. Returns NULL or a complaint, also about
+ * constants that make no model. */
 const char *model_config_read(ModelConfig *config, const char *dir);
 
 /* --- exact counts, from the constants --- */

@@ -111,19 +111,21 @@ const char *outputs_check(const Config *c)
 
 const char *outputs_create(const Config *c)
 {
-    const char *const flag[] = {"log", "trace", "dump"}, *const path[] = {c->log, c->trace, c->dump};
-    bool made[3] = {false};
+    struct {
+        const char *flag, *path;
+        bool made;
+    } files[] = {{"log", c->log, false}, {"trace", c->trace, false}, {"dump", c->dump, false}};
     const char *complaint = NULL;
     for (int f = 0; f < 3 && !complaint; f++) {
-        if (!*path[f]) continue;
-        int file = open(path[f], O_WRONLY | O_CREAT | O_EXCL, 0666);
-        made[f] = file >= 0;
-        if (made[f])
+        if (!*files[f].path) continue;
+        int file = open(files[f].path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+        files[f].made = file >= 0;
+        if (files[f].made)
             close(file);
         else if (errno != EEXIST)
-            complaint = complain("--%s %s: %s", flag[f], path[f], strerror(errno));
+            complaint = complain("--%s %s: %s", files[f].flag, files[f].path, strerror(errno));
     }
     for (int f = 0; f < 3 && complaint; f++)
-        if (made[f]) unlink(path[f]);
+        if (files[f].made) unlink(files[f].path);
     return complaint;
 }

@@ -34,7 +34,7 @@ static atomic_int next;               /* the slot of the next record */
 static atomic_int waited_for = -1;    /* slot */
 static atomic_long last_sign_of_life; /* nanoseconds */
 static atomic_int patient;
-static atomic_int ending;
+static atomic_int finalizing;
 static atomic_int stopped;
 static atomic_int gave_up; /* the watchdog has spoken */
 static double timeout;
@@ -97,10 +97,10 @@ static void say_where(const char *cause, bool ask_gpu)
     }
     if (!waits) slot = (next + RECORDS - 1) % RECORDS; /* the last one begun */
     const Record *r = &ring[slot];
-    const char *doing = waits     ? "waiting in"
-                        : ending  ? "ending MPI, after"
-                        : r->done ? "computing, after"
-                                  : "computing, having started";
+    const char *doing = waits        ? "waiting in"
+                        : finalizing ? "in MPI_Finalize, after"
+                        : r->done    ? "computing, after"
+                                     : "computing, having started";
     int length;
     if (!r->place.file)
         length = snprintf(line, sizeof line, "rank %d: %s before its first collective\n", comm_world_rank(), cause);
@@ -173,10 +173,10 @@ void watchdog_resume(void)
     patient--;
 }
 
-void watchdog_last_calls(void)
+void watchdog_finalizing(void)
 {
     watchdog_be_patient(); /* with ranks that still write */
-    ending = 1;
+    finalizing = 1;
     while (gave_up) pause();  /* the watchdog ends the job, with its status */
     signal(SIGTERM, SIG_IGN); /* mpirun sends it to those who end a moment after the first */
     signal(SIGINT, SIG_DFL);

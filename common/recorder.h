@@ -33,8 +33,8 @@ void watchdog_start(double timeout_seconds);
 void watchdog_be_patient(void);
 void watchdog_resume(void);
 
-/* The job is ending: from here on a signal is not worth a word, and the watchdog is patient. */
-void watchdog_last_calls(void);
+/* MPI is about to be ended: from here on a signal is not worth a word, and the watchdog is patient. */
+void watchdog_finalizing(void);
 
 /* From here on silence is not suspicious any more. */
 void watchdog_stop(void);

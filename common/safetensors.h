@@ -36,21 +36,3 @@ const char *safetensors_check_weights(const ModelConfig *model, const char *dir)
 
 /* Checks it, and loads every weight. */
 const char *safetensors_load_weights(Params *params, const Kernels *kernels, const char *dir);
-
-/* --- --dump: gradients of the first step and final weights, named grad.NAME and final.NAME --- */
-
-typedef struct {
-    bool on;
-    FILE *file; /* on the rank that writes */
-    const char *path;
-    Kernels kernels;
-} Dump;
-
-/* Opens the file and writes the header, on the rank that `writes`. Returns NULL or a complaint. */
-const char *dump_open(Dump *dump, const char *path, const Params *params, const Kernels *kernels, bool writes);
-
-/* [all ranks] */
-void dump_gradients(Dump *dump, const Params *params);
-
-/* [all ranks] Writes the weights and closes the file. Fails if the disk did. */
-void dump_weights(Dump *dump, const Params *params);

@@ -3,6 +3,7 @@
 
 #include "batch.h"
 #include "config.h"
+#include "dump.h"
 #include "ledger.h"
 #include "mesh.h"
 #include "metrics.h"

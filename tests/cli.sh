@@ -33,6 +33,9 @@ head -c 20 LICENSE > "$work/short"
 } > "$work/tokens.bin"
 refused "unknown flag" "--stpes" 2 $nano --stpes 4
 refused "unknown preset" "--model huge: neither a preset (nano, demo," 2 --model huge
+presets=$(grep -o "(nano[^)]*)" "$work/err" | tr -d "()")
+run 1 $ddp --help
+verdict "--help names the same presets: $presets" grep -qF -- "$presets, or a folder" "$work/out"
 refused "unknown kernel" "--kernel linear=magic" 2 $nano --kernel linear=magic
 refused "batch does not divide by ranks" "--batch 48: must be a multiple of data ranks x --accumulate = 5 x 1" 5 $nano
 refused "batch does not divide by accumulate" "--batch 48: must be a multiple of data ranks x --accumulate = 2 x 5" 2 $nano --accumulate 5
@@ -171,7 +174,7 @@ verdict "debug: other counts are a message, not a hang" said 1 'mismatch on grou
 run 3 build/fp64-debug/hang kinds
 verdict "debug: other kinds are a message, not a hang" said 1 'mismatch on group world' 'rank 1: broadcast of 8 double'
 run 3 build/fp64/hang leaves
-verdict "a rank that does not come to the end of MPI" said 1 'rank 0: no progress for .* ending MPI, after all_reduce'
+verdict "a rank that does not come to the end of MPI" said 1 'rank 0: no progress for .* in MPI_Finalize, after all_reduce'
 run 3 build/fp64/hang busy
 verdict "signs of life keep the watchdog quiet" said 0
 

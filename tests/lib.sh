@@ -64,3 +64,6 @@ overlaps() {
         END { for (i = 1; i <= g; i++) for (j = 1; j <= n; j++) if (from[i] < end[j] && to[i] > begin[j]) both++
               print both + 0 }'
 }
+
+# For sed -E: what of a run's output differs between machines. Documents are compared without it.
+differs_by_machine='s/; OPENBLAS_CORETYPE=[A-Za-z]+ is faster//; s/[0-9.]+[kMG]? tok\/s/SPEED/; s/[0-9.]+ GFLOP\/s/RATE/; s/threads: [0-9]+/THREADS/; '

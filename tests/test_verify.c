@@ -10,6 +10,7 @@
 
 #include "batch.h"
 #include "ddp.h"
+#include "dump.h"
 #include "error.h"
 #include "mesh.h"
 #include "model.h"

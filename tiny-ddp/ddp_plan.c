@@ -79,7 +79,7 @@ void ddp_show_plan(const ModelConfig *model, DdpOptions options, long accumulate
     if (accumulate > 1)
         printf("the first %ld of %ld micro-steps: forward and backward; gradients add up, nothing is sent\n",
                accumulate - 1, accumulate);
-    printf("the last micro-step:\n");
+    if (accumulate > 1) printf("the last micro-step:\n");
     printf("  forward    embedding, layers 0 to %d, head, loss\n", model->layers - 1);
     printf("  backward   head\n");
     show_backward(&p, options);
