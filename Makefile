@@ -24,7 +24,7 @@ NCCL_HOME ?=# where NCCL is, if not with CUDA or the system
 NVCC_GENCODE ?=# -gencode=arch=compute_90a,code=sm_90a; by default that of the GPU that is there
 WARNINGS  ?= -Wall -Wextra -Wshadow -Wstrict-prototypes -Werror $(if $(findstring clang,$(CC)),-Wno-pass-failed)
 OPTIMIZE  ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O2 -g)
-KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native -fno-math-errno -fno-trapping-math $(WIDE_VECTORS))# for common/cpu
+KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native -fno-math-errno -fno-trapping-math $(WIDE_VECTORS))# for common/kernels/cpu
 
 # ------------------------------------------------------------------------------------------------------------------
 
@@ -90,12 +90,14 @@ HAVE_FLASH := $(if $(filter bf16,$(PRECISION)),$(findstring sm_90a,$(GENCODE)))#
 NVCCFLAGS := $(if $(HAVE_FLASH),-DHAVE_FLASH) -std=c++17 $(if $(filter 1,$(DEBUG)),-O0 -g -G,-O3 -g -lineinfo) $(GENCODE) $(DEFINES) -Icommon \
              -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fno-omit-frame-pointer -MMD -MP
 
-CPU_KERNELS := $(filter-out $(if $(HAVE_BLAS),%/no_blas.c,%_blas.c %_blocks.c),$(wildcard common/cpu/*.c)) \
-               $(if $(HAVE_BLAS),,common/cpu/no_blas.c)
-COMMON := $(filter-out common/no_%.c $(if $(HAVE_CUDA),,%_nccl.c %_cuda.c),$(wildcard common/*.c)) \
-          $(if $(filter bf16,$(PRECISION)),common/no_cpu.c,$(CPU_KERNELS)) \
-          $(if $(HAVE_CUDA),,common/no_cuda.c)
-CUDA_KERNELS := $(if $(HAVE_CUDA),$(filter-out $(if $(HAVE_FLASH),,common/cuda/attention_flash%),$(wildcard common/cuda/*.cu)))
+CPU := common/kernels/cpu
+GPU := common/kernels/cuda
+CPU_KERNELS := $(filter-out $(if $(HAVE_BLAS),%/no_blas.c,%_blas.c %_blocks.c),$(wildcard $(CPU)/*.c)) $(if $(HAVE_BLAS),,$(CPU)/no_blas.c)
+WITHOUT_CUDA := common/kernels/no_cuda.c common/comm/no_nccl.c
+WITH_CUDA := common/kernels/marks_cuda.c common/comm/comm_nccl.c
+COMMON := $(filter-out $(WITHOUT_CUDA) $(WITH_CUDA) common/kernels/no_cpu.c,$(wildcard common/*/*.c)) \
+          $(if $(filter bf16,$(PRECISION)),common/kernels/no_cpu.c,$(CPU_KERNELS)) $(if $(HAVE_CUDA),$(WITH_CUDA),$(WITHOUT_CUDA))
+CUDA_KERNELS := $(if $(HAVE_CUDA),$(filter-out $(if $(HAVE_FLASH),,$(GPU)/attention_flash%),$(wildcard $(GPU)/*.cu)))
 # What each trainer links beside its main.c; a student's SRC in place of what it REPLACES.
 mine = $(if $(SRC),$(patsubst $(or $(REPLACES),tiny-ddp/ddp.c),$(SRC),$(1)),$(1))
 SOURCES_tiny-ddp := $(call mine,tiny-ddp/ddp.c tiny-ddp/ddp_plan.c)
@@ -116,13 +118,13 @@ $(OUT)/flags: FORCE
 	@mkdir -p $(OUT)
 	@echo '$(CC) $(MPICC) $(CFLAGS) $(KERNELS) $(NVCCFLAGS) $(LIBS) $(SRC)' | cmp -s - $@ || echo '$(CC) $(MPICC) $(CFLAGS) $(KERNELS) $(NVCCFLAGS) $(LIBS) $(SRC)' > $@
 
-$(OBJ)/common/cpu/exp.o: private FAST := -ffast-math
-$(OBJ)/common/cpu/%.o: common/cpu/%.c $(OUT)/flags
+$(OBJ)/$(CPU)/exp.o: private FAST := -ffast-math
+$(OBJ)/$(CPU)/%.o: $(CPU)/%.c $(OUT)/flags
 	@mkdir -p $(@D)
 	@echo "  CC      $@"
 	$(Q)$(CC) $(CFLAGS) $(KERNELS) $(FAST) $(OPENMP) -c $< -o $@
 
-$(OBJ)/common/comm_mpi.o: common/comm_mpi.c $(OUT)/flags
+$(OBJ)/common/comm/comm_mpi.o: common/comm/comm_mpi.c $(OUT)/flags
 	@mkdir -p $(@D)
 	@echo "  MPICC   $@"
 	$(Q)$(MPICC) $(CFLAGS) -c $< -o $@
@@ -132,8 +134,8 @@ $(OBJ)/%.o: %.c $(OUT)/flags
 	@echo "  CC      $@"
 	$(Q)$(CC) $(CFLAGS) -c $< -o $@
 
-$(OBJ)/common/comm_nccl.o $(OBJ)/common/marks_cuda.o $(OBJ)/common/trace.o $(OBJ)/tests/test_cuda_model.o: private CFLAGS += $(CUDA_INCLUDES)
-$(OBJ)/common/cuda/%.o: common/cuda/%.cu $(OUT)/flags
+$(patsubst %.c,$(OBJ)/%.o,$(WITH_CUDA)) $(OBJ)/common/comm/trace.o $(OBJ)/tests/test_cuda_model.o: private CFLAGS += $(CUDA_INCLUDES)
+$(OBJ)/$(GPU)/%.o: $(GPU)/%.cu $(OUT)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC    $@"
 	$(Q)$(CUDA_HOME)/bin/nvcc $(NVCCFLAGS) -c $< -o $@
@@ -170,9 +172,9 @@ $(OUT)/test_%: $(OBJ)/tests/test_%.o $(call objects,$(TEST_HELPERS)) $(OUT)/libc
 	$(call link,-lcmocka)
 
 # The CPU's kernels in fp64, under one name of their own, beside this build's.
-REFERENCE := $(patsubst common/cpu/%.c,$(OBJ)/reference/%.o,$(CPU_KERNELS))
+REFERENCE := $(patsubst $(CPU)/%.c,$(OBJ)/reference/%.o,$(CPU_KERNELS))
 $(OBJ)/reference/exp.o: private FAST := -ffast-math
-$(OBJ)/reference/%.o: common/cpu/%.c $(OUT)/flags
+$(OBJ)/reference/%.o: $(CPU)/%.c $(OUT)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(subst -DPRECISION_BF16,-DPRECISION_FP64,$(subst -DPRECISION_FP32,-DPRECISION_FP64,$(CFLAGS))) $(KERNELS) $(FAST) $(OPENMP) -c $< -o $@
 $(OBJ)/reference.o: $(REFERENCE)

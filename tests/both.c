@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
+#include "base/error.h"
 
 /* In bf16 a stored number has 8 bits: the largest error seen on an H200 was 6.8e-3 (a norm's result, rounded twice), and
  * 1.3e-6 in sums, which are kept in fp32. The bounds are twice that, and eight times. */
@@ -34,7 +34,7 @@ bool both_open(void)
     printf("%s\n", complaint ? complaint : gpu.describe());
     if (complaint) return false;
     static const ModelConfig largest = {.width = 4096, .head_dim = 256};
-    size_t bytes = gpu.workspace_bytes(&largest, ROWS);
+    size_t bytes = gpu.workspace_bytes(largest.width, largest.head_dim, ROWS);
     gpu.use_workspace(gpu.alloc(bytes), bytes);
     return true;
 }

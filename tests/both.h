@@ -6,7 +6,7 @@
  * which are void. */
 #pragma once
 
-#include "kernels.h"
+#include "kernels/kernels.h"
 #include "testing.h"
 
 Kernels reference_kernels(void);

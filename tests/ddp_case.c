@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "batch.h"
-#include "error.h"
-#include "ledger.h"
-#include "mesh.h"
-#include "model.h"
-#include "verify.h"
+#include "data/batch.h"
+#include "base/error.h"
+#include "observe/ledger.h"
+#include "comm/mesh.h"
+#include "model/model.h"
+#include "observe/verify.h"
 
 DdpCase random_ddp_case(Random *r, int index)
 {

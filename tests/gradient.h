@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-#include "precision.h"
+#include "base/precision.h"
 
 /* A scalar function of one array: the sum of a kernel's outputs, weighted at random. */
 typedef double (*Scalar)(void *problem);

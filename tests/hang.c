@@ -13,8 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm.h"
-#include "recorder.h"
+#include "comm/comm.h"
+#include "comm/recorder.h"
 
 int main(int argc, char **argv)
 {

@@ -6,12 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "batch.h"
+#include "data/batch.h"
 #include "ddp_case.h"
-#include "error.h"
-#include "memory.h"
-#include "model.h"
-#include "verify.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "kernels/memory.h"
+#include "model/model.h"
+#include "observe/verify.h"
 
 /* --- the case --- */
 
@@ -174,10 +175,9 @@ static double worst_whole(const Params *p, const acc *theirs)
 
 static uint64_t bits_of(const Params *p)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = HASH_START;
     for (int i = 0; i < p->pieces; i++) {
-        const unsigned char *byte = (const unsigned char *)p->piece[i].master;
-        for (size_t b = 0; b < p->piece[i].count * sizeof(acc); b++) hash = (hash ^ byte[b]) * 0x100000001b3u;
+        hash = hash_bytes(hash, p->piece[i].master, p->piece[i].count * sizeof(acc));
     }
     return hash;
 }

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "batch.h"
+#include "data/batch.h"
 #include "ddp_case.h"
-#include "error.h"
-#include "memory.h"
-#include "verify.h"
+#include "base/error.h"
+#include "kernels/memory.h"
+#include "observe/verify.h"
 
 /* --- the case --- */
 

@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/cpu.h"
+#include "kernels/cpu/cpu.h"
 #include "gradient.h"
 #include "testing.h"
-#include "verify.h"
+#include "observe/verify.h"
 
 static Kernels kernels;
 

@@ -7,10 +7,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "autotune.h"
-#include "comm.h"
-#include "error.h"
-#include "model_config.h"
+#include "tune/autotune.h"
+#include "comm/comm.h"
+#include "base/error.h"
+#include "model/model_config.h"
+#include "settings/presets.h"
 #include "testing.h"
 
 static Kernels plain;

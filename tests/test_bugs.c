@@ -1,13 +1,13 @@
 /* ranks: 4  builds: fp64-bugs fp32-bugs
  *
  * Tests that cannot fail prove nothing: each named bug, and each dropped collective, must be noticed by the comparison that
- * its row in common/bug.c names. */
+ * its row in common/base/bug.c names. */
 #include <stdio.h>
 #include <string.h>
 
-#include "bug.h"
+#include "base/bug.h"
 #include "ddp_case.h"
-#include "error.h"
+#include "base/error.h"
 
 static DdpCase uneven_case(void)
 {

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm.h"
-#include "mesh.h"
+#include "comm/comm.h"
+#include "comm/mesh.h"
 #include "testing.h"
 
 /* Rank r's element i, small whole numbers, so that sums are exact in every type and order. */

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "both.h"
-#include "error.h"
+#include "base/error.h"
 
 static Kernels cpu; /* in fp64 */
 static bool there_is_a_gpu;

@@ -8,10 +8,10 @@
 #include <string.h>
 
 #include "both.h"
-#include "error.h"
-#include "memory.h"
-#include "model.h"
-#include "optimizer.h"
+#include "base/error.h"
+#include "kernels/memory.h"
+#include "model/model.h"
+#include "model/optimizer.h"
 
 static Kernels cpu; /* of this build; bf16 has none */
 static bool there_is_a_gpu;

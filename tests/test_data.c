@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "batch.h"
-#include "error.h"
+#include "data/batch.h"
+#include "base/error.h"
 #include "testing.h"
 
 static void write_file(const char *path, const void *bytes, size_t size)

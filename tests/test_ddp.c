@@ -8,11 +8,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "batch.h"
+#include "data/batch.h"
 #include "ddp_case.h"
-#include "error.h"
-#include "mesh.h"
-#include "model.h"
+#include "base/error.h"
+#include "comm/mesh.h"
+#include "model/model.h"
 
 #ifdef DEBUG
 enum { CASES = 18 }; /* unoptimized, and each collective is compared first */

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
-#include "memory.h"
+#include "base/error.h"
+#include "kernels/memory.h"
 #include "shard_case.h"
 
 #ifdef DEBUG

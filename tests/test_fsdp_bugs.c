@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bug.h"
-#include "error.h"
+#include "base/bug.h"
+#include "base/error.h"
 #include "shard_case.h"
 
 static ShardCase case_of(const char *strategy)

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cpu/cpu.h"
+#include "kernels/cpu/cpu.h"
 #include "gradient.h"
 #include "testing.h"
 

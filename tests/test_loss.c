@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "gradient.h"
-#include "kernels.h"
+#include "kernels/kernels.h"
 #include "testing.h"
 
 static Kernels kernels;

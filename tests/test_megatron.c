@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
-#include "memory.h"
+#include "base/error.h"
+#include "kernels/memory.h"
 #include "tensor_case.h"
 
 /* In fp32 partial sums of activations round on their way: of all cases drawn so far one was off by 3e-5. */

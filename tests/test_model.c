@@ -6,8 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory.h"
-#include "model.h"
+#include "kernels/memory.h"
+#include "model/model.h"
+#include "settings/presets.h"
 #include "testing.h"
 
 /* Every parameter's gradient, probed along a few of its entries. */

@@ -3,9 +3,10 @@
  * The optimizer's schedule, its constants, what it decays, and how it clips. */
 #include <math.h>
 
-#include "config.h"
-#include "optimizer.h"
-#include "params.h"
+#include "settings/config.h"
+#include "model/optimizer.h"
+#include "model/params.h"
+#include "settings/presets.h"
 #include "testing.h"
 
 static void learning_rate(void **state)

@@ -8,13 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "error.h"
-#include "memory.h"
-#include "model.h"
-#include "optimizer.h"
-#include "safetensors.h"
+#include "base/error.h"
+#include "kernels/memory.h"
+#include "model/model.h"
+#include "model/optimizer.h"
+#include "model/safetensors.h"
+#include "settings/model_json.h"
 #include "testing.h"
-#include "verify.h"
+#include "observe/verify.h"
 
 /* Bounds of what one forward and backward pass give, and of what follows optimizer steps; in bf16 twice the largest error
  * seen on an H200 (gradients 3.5e-2, logits 1.3e-2). AdamW's first steps divide a

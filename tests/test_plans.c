@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "autotune.h"
-#include "comm.h"
-#include "error.h"
+#include "tune/autotune.h"
+#include "comm/comm.h"
+#include "base/error.h"
+#include "settings/presets.h"
 #include "testing.h"
 
 static Kernels plain;

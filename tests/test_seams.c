@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model.h"
+#include "model/model.h"
 #include "testing.h"
 
 /* A schemes' stand-in: notes which hooks are called, and copies what passes through the feature seam. */

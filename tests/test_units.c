@@ -8,14 +8,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "batch.h"
-#include "config.h"
-#include "error.h"
-#include "optimizer.h"
-#include "params.h"
-#include "rng.h"
+#include "data/batch.h"
+#include "settings/config.h"
+#include "base/error.h"
+#include "model/optimizer.h"
+#include "model/params.h"
+#include "base/rng.h"
+#include "settings/presets.h"
 #include "testing.h"
-#include "verify.h"
+#include "observe/verify.h"
 
 /* --- random numbers --- */
 

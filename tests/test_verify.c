@@ -8,16 +8,16 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "batch.h"
+#include "data/batch.h"
 #include "ddp.h"
-#include "dump.h"
-#include "error.h"
-#include "mesh.h"
-#include "model.h"
-#include "optimizer.h"
-#include "safetensors.h"
+#include "observe/dump.h"
+#include "base/error.h"
+#include "comm/mesh.h"
+#include "model/model.h"
+#include "model/optimizer.h"
+#include "model/safetensors.h"
 #include "testing.h"
-#include "verify.h"
+#include "observe/verify.h"
 
 typedef enum { NOTHING, LOSS, GRADIENT, GRADIENT_NAN, WEIGHT, LATER_GRADIENT } Fault;
 

@@ -6,13 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "comm.h"
-#include "error.h"
-#include "kernels.h"
-#include "memory.h"
-#include "recorder.h"
-#include "rng.h"
-#include "verify.h"
+#include "comm/comm.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "kernels/memory.h"
+#include "comm/recorder.h"
+#include "base/rng.h"
+#include "observe/verify.h"
 
 #if defined(PRECISION_FP64)
 const double ROUNDING = 1e-12;

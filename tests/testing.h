@@ -14,9 +14,9 @@
 
 #include <cmocka.h>
 
-#include "data.h"
-#include "model.h"
-#include "precision.h"
+#include "data/data.h"
+#include "model/model.h"
+#include "base/precision.h"
 
 /* Starts MPI, runs the tests and returns main's status: the number of tests that failed on any rank. */
 int testing_run(const char *name, const struct CMUnitTest *tests, size_t count, int argc, char **argv);

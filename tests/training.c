@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "error.h"
+#include "base/error.h"
 
 #if defined(PRECISION_FP64)
 const double TRAINING_LATER = 1e-9;

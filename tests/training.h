@@ -1,10 +1,10 @@
 /* What the cases of all schemes share: a random model, and how it is trained for two steps. */
 #pragma once
 
-#include "data.h"
-#include "ledger.h"
-#include "model_config.h"
-#include "optimizer.h"
+#include "data/data.h"
+#include "observe/ledger.h"
+#include "model/model_config.h"
+#include "model/optimizer.h"
 #include "testing.h"
 
 typedef struct {

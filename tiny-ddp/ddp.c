@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
-#include "bug.h"
-#include "error.h"
+#include "base/bug.h"
+#include "base/error.h"
 
 /* --- buckets --- */
 

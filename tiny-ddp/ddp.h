@@ -16,11 +16,11 @@
  */
 #pragma once
 
-#include "comm.h"
-#include "ledger.h"
-#include "options.h"
-#include "params.h"
-#include "seams.h"
+#include "comm/comm.h"
+#include "observe/ledger.h"
+#include "base/options.h"
+#include "model/params.h"
+#include "model/seams.h"
 
 typedef struct {
     long dp;          /* ranks; 0: all of them */

@@ -1,10 +1,11 @@
 /* tiny-ddp: data-parallel training. On one rank it is the single-device program: step that one first. */
 #include "ddp.h"
-#include "error.h"
-#include "run.h"
-#include "show.h"
-#include "trace.h"
-#include "trainer.h"
+#include "base/error.h"
+#include "comm/agree.h"
+#include "train/run.h"
+#include "observe/show.h"
+#include "comm/trace.h"
+#include "train/trainer.h"
 
 int main(int argc, char **argv)
 {

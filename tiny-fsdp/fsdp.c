@@ -14,9 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "bug.h"
-#include "error.h"
-#include "memory.h"
+#include "base/bug.h"
+#include "base/error.h"
+#include "kernels/memory.h"
 #include "sharding.h"
 
 /* Room for one unit's weights. Invariant: unit >= 0 if they are there or on their way. */

@@ -1,11 +1,12 @@
 /* tiny-fsdp: data-parallel training that shards what tiny-ddp copies. Read tiny-ddp/main.c first, and then
  * diff -u tiny-ddp/main.c tiny-fsdp/main.c. */
-#include "error.h"
-#include "run.h"
+#include "base/error.h"
+#include "comm/agree.h"
+#include "train/run.h"
 #include "sharding.h"
-#include "show.h"
-#include "trace.h"
-#include "trainer.h"
+#include "observe/show.h"
+#include "comm/trace.h"
+#include "train/trainer.h"
 
 int main(int argc, char **argv)
 {

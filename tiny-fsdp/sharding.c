@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "ddp.h"
-#include "error.h"
+#include "base/error.h"
 
 /* --- ddp, for comparison: the module of tiny-ddp --- */
 

@@ -41,12 +41,12 @@
  */
 #pragma once
 
-#include "kernels.h"
-#include "ledger.h"
-#include "mesh.h"
-#include "options.h"
-#include "params.h"
-#include "seams.h"
+#include "kernels/kernels.h"
+#include "observe/ledger.h"
+#include "comm/mesh.h"
+#include "base/options.h"
+#include "model/params.h"
+#include "model/seams.h"
 
 typedef struct {
     const char *strategy;    /* ddp, zero1, zero2, zero3, fsdp, hsdp */

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "ddp.h"
-#include "error.h"
+#include "base/error.h"
 #include "sharding.h"
 
 #define AT(member) offsetof(ShardingOptions, member)

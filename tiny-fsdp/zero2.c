@@ -2,9 +2,9 @@
  * the buffer in which they lay serves the next layer. The price: with accumulation every micro-step reduces. */
 #include <stdlib.h>
 
-#include "bug.h"
-#include "error.h"
-#include "memory.h"
+#include "base/bug.h"
+#include "base/error.h"
+#include "kernels/memory.h"
 #include "sharding.h"
 
 typedef struct {

@@ -5,9 +5,9 @@
  * A parameter that the ranks do not divide has padding at its end, so it is gathered beside its place and copied. */
 #include <stdlib.h>
 
-#include "bug.h"
-#include "error.h"
-#include "memory.h"
+#include "base/bug.h"
+#include "base/error.h"
+#include "kernels/memory.h"
 #include "sharding.h"
 
 typedef struct {

@@ -1,12 +1,13 @@
 /* tiny-megatron: layers split over ranks, times data parallelism. Read tiny-ddp/main.c first, and then
  * diff -u tiny-ddp/main.c tiny-megatron/main.c. */
 #include "ddp.h"
-#include "error.h"
-#include "run.h"
-#include "show.h"
+#include "base/error.h"
+#include "comm/agree.h"
+#include "train/run.h"
+#include "observe/show.h"
 #include "tensor_parallel.h"
-#include "trace.h"
-#include "trainer.h"
+#include "comm/trace.h"
+#include "train/trainer.h"
 
 int main(int argc, char **argv)
 {

@@ -1,7 +1,7 @@
 #include "tensor_parallel.h"
 
-#include "bug.h"
-#include "memory.h"
+#include "base/bug.h"
+#include "kernels/memory.h"
 
 /* --- rows in chunks ---
  *

@@ -32,11 +32,11 @@
 #pragma once
 
 #include "ddp.h"
-#include "kernels.h"
-#include "ledger.h"
-#include "mesh.h"
-#include "model.h"
-#include "options.h"
+#include "kernels/kernels.h"
+#include "observe/ledger.h"
+#include "comm/mesh.h"
+#include "model/model.h"
+#include "base/options.h"
 
 typedef struct {
     long tp;             /* ranks that share each layer; 0: all of them */

@@ -3,7 +3,7 @@
 #include <limits.h>
 #include <stdio.h>
 
-#include "error.h"
+#include "base/error.h"
 #include "tensor_parallel.h"
 
 #define AT(member) offsetof(TensorOptions, member)

@@ -12,9 +12,9 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "error.h"
-#include "kernels.h"
-#include "model_config.h"
+#include "base/error.h"
+#include "kernels/kernels.h"
+#include "model/model_config.h"
 
 static const size_t STAGE = ((size_t)1 << 30) / sizeof(acc);
 static const double LONG_ENOUGH = 0.1; /* seconds */
@@ -165,7 +165,7 @@ static void hand_over_workspace(int count, char **arguments)
     for (int a = 0; a < count; a++) {
         int rows;
         const Preset *p = parse(arguments[a], &rows);
-        size_t bytes = kernels.workspace_bytes ? kernels.workspace_bytes(&p->model, rows) : 0;
+        size_t bytes = kernels.workspace_bytes ? kernels.workspace_bytes(p->model.width, p->model.head_dim, rows) : 0;
         if (bytes > most) most = bytes;
     }
     if (most) kernels.use_workspace(take(most), most);

@@ -9,8 +9,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "error.h"
-#include "model_config.h"
+#include "base/error.h"
+#include "model/model_config.h"
 
 enum { REPEATS = 30 };
 

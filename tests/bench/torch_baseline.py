@@ -33,9 +33,9 @@ import torch.nn.functional as F
 PEAK = 989e12  # FLOP/s of an H100 or H200, dense bf16
 EPS = 1e-5     # of the norms
 
-# The letters of common/kernels.h; B: sequences of a GPU's micro-step, where --batch gives none.
+# The letters of common/kernels/kernels.h; B: sequences of a GPU's micro-step, where --batch gives none.
 Shape = collections.namedtuple("Shape", "L C H K D F V T theta B")
-MODELS = {  # as in common/model_config.c
+MODELS = {  # as in common/model/model_config.c
     "tiny": Shape(2, 128, 4, 2, 32, 256, 512, 128, 1e4, 4),
     "124m": Shape(12, 768, 12, 12, 64, 2048, 50304, 1024, 1e4, 64),
     "350m": Shape(24, 1024, 16, 16, 64, 2816, 50304, 1024, 1e4, 32),

@@ -1,0 +1,111 @@
+#include "base/bug.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+static const struct {
+    const char *name, *where, *story, *caught_by;
+} table[BUGS_KNOWN] = {
+    [BUG_mean_of_means] =
+        {"mean_of_means", "every trainer",
+         "each rank divides by its own count of labels and the gradients are averaged: ranks with few "
+         "labels weigh as much as ranks with many",
+         "test_bugs: gradients of uneven labels; --verify with --ignore 0.5"},
+    [BUG_reduce_every_micro_step] =
+        {"reduce_every_micro_step", "tiny-ddp",
+         "gradients are reduced after each micro-step, so what was already a sum over ranks "
+         "is summed again",
+         "test_bugs: gradients under accumulation; --verify with --accumulate 2"},
+    [BUG_forget_last_bucket] = {"forget_last_bucket", "tiny-ddp",
+                                "the bucket that is not full when the backward pass ends is never sent",
+                                "test_bugs: gradients of the root unit; --verify"},
+    [BUG_rank_seeded_init] =
+        {"rank_seeded_init", "every trainer",
+         "each rank seeds its generator with seed + rank, so replicas start unequal",
+         "test_bugs: initial weights; where ranks hold the same weights, the check at every start"},
+    [BUG_norm_of_my_shard] =
+        {"norm_of_my_shard", "tiny-fsdp",
+         "gradients are clipped by the norm of the rank's own shard, which is about sqrt(ranks) too "
+         "small, and not the same on all ranks",
+         "test_fsdp_bugs: the norm, and weights after clipped steps; --verify in fp64"},
+    [BUG_decay_by_flat_shape] = {"decay_by_flat_shape", "tiny-fsdp",
+                                 "weight decay goes by the shape of what is updated: in a flat shard norms look like "
+                                 "matrices, and shrink",
+                                 "test_fsdp_bugs: weights after a step; --verify in fp64"},
+    [BUG_overwrite_shard] =
+        {"overwrite_shard", "tiny-fsdp",
+         "the reduce-scatter of each micro-step overwrites the shard's gradient where it should add "
+         "to it: all but the last micro-step are lost",
+         "test_fsdp_bugs: gradients under accumulation; --verify with --accumulate 2"},
+    [BUG_count_copies_in_norm] =
+        {"count_copies_in_norm", "tiny-megatron",
+         "weights that all ranks along tp hold alike are counted tp times in the gradient's norm",
+         "test_megatron_bugs: the norm; --verify in fp64 where clipping is active"},
+    [BUG_skip_norm_sum] =
+        {"skip_norm_sum", "tiny-megatron",
+         "under sequence parallelism each rank's gradient of a norm is of its own rows, and is not summed "
+         "over tp: the copies drift apart",
+         "test_megatron_bugs: gradients of norms; --verify"},
+    [BUG_local_softmax] = {"local_softmax", "tiny-megatron",
+                           "the softmax over a split vocabulary is normalized by each rank's own tokens",
+                           "test_megatron_bugs: the loss; --verify"},
+};
+
+#ifdef BUGS
+static const bool built_in = true;
+#else
+static const bool built_in = false;
+#endif
+
+static BugName active;
+static bool acted;
+static char skip_group[32], skip_kind[32];
+static long skip_number; /* 0: every call */
+
+const char *bug_set(const char *text)
+{
+    active = BUG_none;
+    acted = false;
+    skip_group[0] = skip_kind[0] = '\0';
+    skip_number = 0;
+    if (!text) return NULL;
+    if (!built_in && strcmp(text, "list") != 0)
+        return complain("--bug %s: this build has no bugs; build with make BUGS=1", text);
+    if (strcmp(text, "list") == 0) {
+        for (int b = BUG_none + 1; b < BUGS_KNOWN; b++)
+            printf("%s (%s)\n    %s\n    caught by %s\n", table[b].name, table[b].where, table[b].story,
+                   table[b].caught_by);
+        printf("skip=GROUP.KIND[.N] (every trainer; --ledger names the groups)\n    the collectives of that kind on "
+               "that group do nothing (or only the N-th)\n"
+               "    caught by test_bugs: the skip mutation; --verify\n");
+        return NULL;
+    }
+    if (sscanf(text, "skip=%31[^.].%31[^.].%ld", skip_group, skip_kind, &skip_number) >= 2) return NULL;
+    for (int b = BUG_none + 1; b < BUGS_KNOWN; b++)
+        if (strcmp(text, table[b].name) == 0) active = (BugName)b;
+    if (active == BUG_none) return complain("--bug %s: no such bug; --bug list names them", text);
+    return NULL;
+}
+
+bool bug_is_on(BugName name)
+{
+    if (active != name) return false;
+    acted = true;
+    return true;
+}
+
+bool bug_acted(void)
+{
+    return acted;
+}
+
+bool bug_skips(const char *group, const char *kind, long number)
+{
+    bool skips = skip_group[0] && strcmp(skip_group, group) == 0 && strcmp(skip_kind, kind) == 0 &&
+                 (skip_number == 0 || skip_number == number);
+    acted = acted || skips;
+    return skips;
+}

@@ -1,0 +1,5 @@
+/* One clock for everything that measures time. */
+#pragma once
+
+/* Seconds since some fixed moment; never goes back. */
+double clock_seconds(void);

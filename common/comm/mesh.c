@@ -1,0 +1,53 @@
+#include "comm/mesh.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+
+int shape_ranks(Shape shape)
+{
+    int ranks = 1;
+    for (int a = 0; a < AXES; a++) ranks *= shape.size[a];
+    return ranks;
+}
+
+int shape_coordinate(Shape shape, int rank, Axis axis)
+{
+    for (int a = 0; a < (int)axis; a++) rank /= shape.size[a];
+    return rank % shape.size[axis];
+}
+
+const char *axis_name(Axis axis)
+{
+    static const char *const name[AXES] = {"tp", "cp", "fsdp", "dp"};
+    return name[axis];
+}
+
+const char *shape_check(Shape shape, int ranks)
+{
+    if (shape_ranks(shape) == ranks) return NULL;
+    char axes[128] = "";
+    for (int a = 0; a < AXES; a++)
+        if (shape.size[a] > 1)
+            snprintf(axes + strlen(axes), sizeof axes - strlen(axes), " --%s %d", axis_name((Axis)a), shape.size[a]);
+    return complain("the mesh%s needs %d ranks; there are %d", *axes ? axes : " of one", shape_ranks(shape), ranks);
+}
+
+Mesh mesh_create(Group *world, Shape shape)
+{
+    CHECK(shape_ranks(shape) == group_size(world));
+    Mesh mesh = {.shape = shape, .world = world};
+    for (int a = 0; a < AXES; a++) mesh.coordinate[a] = shape_coordinate(shape, group_rank(world), (Axis)a);
+    mesh.data_group = mesh_group(&mesh, 1u << AXIS_FSDP | 1u << AXIS_DP, "data");
+    return mesh;
+}
+
+Group *mesh_group(const Mesh *mesh, unsigned axes, const char *name)
+{
+    /* Two ranks belong together when they agree along every axis that is not in `axes`: number those coordinates. */
+    int color = 0;
+    for (int a = AXES - 1; a >= 0; a--)
+        if (!(axes & 1u << a)) color = color * mesh->shape.size[a] + mesh->coordinate[a];
+    return group_split(mesh->world, color, name);
+}

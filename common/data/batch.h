@@ -1,0 +1,34 @@
+/* One step's batch: the sequences that this rank trains on.
+ *
+ * The global batch of B sequences is cut by micro-step first, then by rank: micro-step m of A is sequences [m B/A,
+ * (m+1) B/A) whatever the mesh, and data rank r of n takes the r-th n-th of them. All micro-steps are read before the
+ * first begins, because the loss divides by the count of labels in the whole step, over all micro-steps and ranks.
+ */
+#pragma once
+
+#include "comm/comm.h"
+#include "data/data.h"
+
+typedef struct {
+    const Data *data;
+    DataOrder order;
+    Group *group;   /* the ranks that hold different sequences; NULL: this one alone holds the whole batch */
+    int accumulate; /* A */
+    int sequences;  /* of this rank in a micro-step: B / A / n */
+    Kernels kernels;
+    Rows host;       /* all micro-steps, one after the other, as they are read */
+    Rows rows;       /* the same in the backend's memory */
+    int64_t counted; /* labels that count, over all micro-steps and ranks; set by batch_read */
+} Batch;
+
+Batch batch_create(const Data *data, DataOrder order, int accumulate, Group *group, const Kernels *kernels);
+void batch_free(Batch *batch);
+
+/* [all ranks of the group] Reads the sequences of `step` and agrees on `counted`: one all-reduce of an int64. */
+void batch_read(Batch *batch, long step);
+
+/* A view of micro-step m's rows, valid until the next batch_read. */
+Rows batch_micro_step(const Batch *batch, int m);
+
+/* What the summed loss is multiplied by: 1 / counted, or 0 when no label counts (then loss and gradient are 0). */
+double batch_scale(const Batch *batch);

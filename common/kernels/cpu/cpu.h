@@ -1,0 +1,83 @@
+/* The CPU backend's own declarations: the variants behind each entry of kernels.h, and what they share. */
+#pragma once
+
+#include "kernels/kernels.h"
+
+enum { HEAD_DIM_MAX = 256 };
+
+/* y[i] = exp(x[i]), to a few units in the last place, vectorized. y may be x. */
+void cpu_exp(real *y, const real *x, int n);
+
+/* How many threads the next parallel loop will have. */
+int cpu_threads(void);
+
+/* The first index in the ascending array id[count] whose value is at least `value`. */
+int cpu_lower_bound(const int *id, int count, int value);
+
+/* Folds a block's unnormalized result sum_j exp(s_j - top) v_j, with total = sum_j exp(s_j - top), into (out, lse).
+ * A block without keys has total = 0 and changes nothing. */
+void cpu_attention_merge(acc *out, acc *lse, const acc *block, acc top, acc total, int head_dim);
+
+/* dot[i, h] = sum_d dout[i, h, d] out[i, h, d]: the row sums that the softmax's gradient subtracts. */
+void cpu_attention_dot(acc *dot, const real *dout, const real *out, int rows, int heads, int head_dim);
+
+void linear_forward_naive(real *y, const real *x, const real *w, int n, int in, int out);
+void linear_backward_input_naive(real *dx, const real *dy, const real *w, int n, int in, int out);
+void linear_backward_weight_naive(acc *dw, const real *dy, const real *x, int n, int in, int out);
+
+/* linear_blas.c in builds with OpenBLAS, no_blas.c in the others. */
+void blas_use_one_thread(void);
+const char *blas_name(void);
+
+void linear_forward_blas(real *y, const real *x, const real *w, int n, int in, int out);
+void linear_backward_input_blas(real *dx, const real *dy, const real *w, int n, int in, int out);
+void linear_backward_weight_blas(acc *dw, const real *dy, const real *x, int n, int in, int out);
+
+void embedding_forward(real *y, const real *w, const int *token, int first, int vocab, int n, int width);
+void embedding_backward(acc *dw, const real *dy, const int *token, int first, int vocab, int n, int width);
+
+void residual_norm_forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w, double eps,
+                           int n, int width);
+void residual_norm_backward(real *dx, acc *dw, const real *dy, const real *sum, const acc *rstd, const real *w, int n,
+                            int width);
+
+void qk_rope_forward(real *qkv, real *raw, acc *rstd, const real *wq, const real *wk, const acc *rope,
+                     const int *position, double eps, int n, int heads, int kv_heads, int head_dim);
+void qk_rope_backward(real *dqkv, acc *dwq, acc *dwk, const real *raw, const acc *rstd, const real *wq, const real *wk,
+                      const acc *rope, const int *position, int n, int heads, int kv_heads, int head_dim);
+
+void attention_forward_naive(real *out, acc *fold, acc *lse, const real *q, const real *k, const real *v,
+                             AttentionShape shape);
+void attention_backward_naive(real *dq, acc *dq_fold, real *dk, real *dv, acc *dk_fold, acc *dv_fold, acc *dot,
+                              const real *dout, const real *out, const acc *lse, const real *q, const real *k,
+                              const real *v, AttentionShape shape);
+
+void attention_forward_blocks(real *out, acc *fold, acc *lse, const real *q, const real *k, const real *v,
+                              AttentionShape shape);
+void attention_backward_blocks(real *dq, acc *dq_fold, real *dk, real *dv, acc *dk_fold, acc *dv_fold, acc *dot,
+                               const real *dout, const real *out, const acc *lse, const real *q, const real *k,
+                               const real *v, AttentionShape shape);
+
+void swiglu_forward(real *y, const real *gate_up, int n, int ff);
+void swiglu_backward(real *dgate_up, const real *dy, const real *gate_up, int n, int ff);
+
+void cross_entropy(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
+void logits_top(acc *top, const real *logits, int n, int vocab, int stride);
+void logits_sum(acc *total, acc *target, const real *logits, const acc *top, const int *label, int first, int n,
+                int vocab, int stride);
+void logits_gradient(acc *loss, real *logits, const acc *top, const acc *total, const acc *target, const int *label,
+                     int first, double scale, int n, int vocab, int stride);
+
+void flat_draw(acc *w, size_t first, size_t n, uint64_t seed, uint64_t stream, double std);
+void flat_cast(real *w, const acc *master, size_t n);
+void flat_add(acc *sum, const acc *x, size_t n);
+void flat_sum(double *total, const acc *x, size_t n);
+void flat_sum_squares(double *total, const acc *x, size_t n);
+void flat_adamw(real *w, acc *master, acc *m, acc *v, const acc *g, size_t n, double weight_decay,
+                const StepScalars *step);
+void flat_sgd(real *w, acc *master, const acc *g, size_t n, double weight_decay, const StepScalars *step);
+
+void *host_alloc(size_t bytes);
+void host_free(void *memory);
+void host_copy(void *to, const void *from, size_t bytes);
+void host_fill(void *memory, int byte, size_t bytes);

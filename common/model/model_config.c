@@ -1,0 +1,54 @@
+#include "model/model_config.h"
+
+#include "base/error.h"
+#include "base/precision.h"
+
+size_t model_matmul_weights(const ModelConfig *c)
+{
+    size_t C = (size_t)c->width, D = (size_t)c->head_dim, H = (size_t)c->heads, K = (size_t)c->kv_heads;
+    size_t layer = (H + 2 * K) * D * C + C * H * D + 3 * C * (size_t)c->ff;
+    return (size_t)c->layers * layer + (size_t)c->vocab * C;
+}
+
+double model_flops(const ModelConfig *c, int64_t rows, int64_t area)
+{
+    double attention = 12.0 * c->layers * c->heads * c->head_dim * (double)area;
+    return 6.0 * (double)model_matmul_weights(c) * (double)rows + attention;
+}
+
+size_t model_activation_bytes(const ModelConfig *c, size_t rows, bool recompute, size_t stream_parts)
+{
+    size_t C = (size_t)c->width, D = (size_t)c->head_dim, H = (size_t)c->heads, K = (size_t)c->kv_heads;
+    size_t F = (size_t)c->ff, V = (size_t)c->vocab, L = (size_t)c->layers, stream = rows / stream_parts;
+    size_t qkv = (H + 2 * K) * D, raw = c->qk_norm ? (H + K) * D : 0, raw_rstd = c->qk_norm ? H + K : 0;
+    /* kept for the backward pass: x1 of each layer; n1, x2, n2 and factors; qkv, raw, attended, gate_up, hidden */
+    size_t input = stream * C * sizeof(real);
+    size_t layer = stream * (3 * C * sizeof(real) + 2 * sizeof(acc)) +
+                   rows * ((qkv + raw + H * D + 3 * F) * sizeof(real) + (H + raw_rstd) * sizeof(acc));
+    /* outside the layers: embedded, delta, logits and the loss; the head's sum and norm, and rstd */
+    size_t head = rows * ((2 * C + V) * sizeof(real) + sizeof(acc)) + stream * (2 * C * sizeof(real) + sizeof(acc));
+    /* used by one layer's backward pass after the other: dx; dn, dqkv, dattended, dgate_up, dhidden, dot */
+    size_t backward = stream * C * sizeof(real) + rows * ((C + qkv + H * D + 3 * F) * sizeof(real) + H * sizeof(acc));
+    return L * input + (recompute ? 1 : L) * layer + head + backward + (size_t)c->max_seq * D * sizeof(acc) +
+           sizeof(double);
+}
+
+ModelConfig model_config_slice(const ModelConfig *whole, int tp)
+{
+    ModelConfig c = *whole;
+    if (tp <= 1) return c;
+    c.heads /= tp;
+    c.kv_heads = c.kv_heads < tp ? 1 : c.kv_heads / tp;
+    c.ff /= tp;
+    c.vocab = (c.vocab + tp - 1) / tp;
+    return c;
+}
+
+const char *model_config_check_slice(const ModelConfig *c, int tp)
+{
+    if (c->heads % tp) return complain("--tp %d: must divide the model's heads, %d", tp, c->heads);
+    if (c->kv_heads % tp && tp % c->kv_heads)
+        return complain("--tp %d: must divide the model's kv heads, %d, or be a multiple of them", tp, c->kv_heads);
+    if (c->ff % tp) return complain("--tp %d: must divide the feed-forward width, %d", tp, c->ff);
+    return NULL;
+}

@@ -1,0 +1,103 @@
+/* The table of a model's parameters: which there are, and which block of each is this rank's. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "model/params.h"
+
+/* Appends this rank's block of a parameter, at the end of the buffer. Rows past the parameter's last are padding. */
+static View *add(Params *p, int unit, View block, const char *format, ...) __attribute__((format(printf, 4, 5)));
+static View *add(Params *p, int unit, View block, const char *format, ...)
+{
+    View *v = &p->view[p->views++];
+    *v = block;
+    v->unit = unit;
+    v->size = (size_t)v->rows * (size_t)v->cols;
+    v->offset = p->count;
+    v->valid_rows = v->whole_rows - v->row0 < v->rows ? v->whole_rows - v->row0 : v->rows;
+    if (v->valid_rows < 0) v->valid_rows = 0;
+    p->count += v->size;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(v->name, sizeof v->name, format, arguments);
+    va_end(arguments);
+    return v;
+}
+
+/* A norm's weight: the same on all ranks along tp, of which the first speaks for it. */
+static View vector(int width, Partial partial, int tp_rank)
+{
+    return (View){.rows = 1,
+                  .cols = width,
+                  .vector = true,
+                  .whole_rows = 1,
+                  .whole_cols = width,
+                  .partial = partial,
+                  .copy = tp_rank > 0};
+}
+
+/* Part `part` of `parts` of a matrix [rows, cols], cut by row (column-parallel: part of the outputs)... */
+static View cut_rows(int rows, int cols, double std, int parts, int part)
+{
+    int each = (rows + parts - 1) / parts;
+    return (View){
+        .rows = each, .cols = cols, .init_std = std, .whole_rows = rows, .whole_cols = cols, .row0 = part * each};
+}
+
+/* ... or by column (row-parallel: part of the inputs). */
+static View cut_cols(int rows, int cols, double std, int parts, int part)
+{
+    int each = cols / parts;
+    return (View){
+        .rows = rows, .cols = each, .init_std = std, .whole_rows = rows, .whole_cols = cols, .col0 = part * each};
+}
+
+Params params_table(const ModelConfig *config)
+{
+    return params_table_split(config, 1, 0);
+}
+
+Params params_table_split(const ModelConfig *c, int tp, int r)
+{
+    enum { VIEWS_OF_LAYER = 11, VIEWS_OF_ROOT = 3 };
+    Params p = {.units = 1 + c->layers};
+    p.view = calloc((size_t)(VIEWS_OF_ROOT + c->layers * VIEWS_OF_LAYER), sizeof *p.view);
+    p.unit = calloc((size_t)p.units, sizeof *p.unit);
+    if (!p.view || !p.unit) fatal("out of memory for the table of parameters");
+
+    double std = c->init_std, std_residual = c->init_std / sqrt(2.0 * c->layers);
+    int C = c->width, D = c->head_dim, q_rows = c->heads * D, kv_rows = c->kv_heads * D;
+    int kv_parts = c->kv_heads < tp ? c->kv_heads : tp, sharers = tp / kv_parts; /* ranks with the same kv head */
+
+    add(&p, 0, cut_rows(c->vocab, C, std, tp, r), "model.embed_tokens.weight");
+    add(&p, 0, vector(C, PARTIAL_BY_ROWS, r), "model.norm.weight");
+    if (!c->tied) add(&p, 0, cut_rows(c->vocab, C, std, tp, r), "lm_head.weight");
+    for (int l = 0; l < c->layers; l++) {
+        int u = 1 + l;
+        View kv = cut_rows(kv_rows, C, std, kv_parts, r / sharers);
+        kv.partial = sharers > 1 ? PARTIAL_BY_KV_HEADS : PARTIAL_NEVER;
+        kv.copy = r % sharers > 0;
+        add(&p, u, vector(C, PARTIAL_BY_ROWS, r), "model.layers.%d.input_layernorm.weight", l);
+        add(&p, u, vector(C, PARTIAL_BY_ROWS, r), "model.layers.%d.post_attention_layernorm.weight", l);
+        if (c->qk_norm) {
+            add(&p, u, vector(D, PARTIAL_BY_HEADS, r), "model.layers.%d.self_attn.q_norm.weight", l);
+            add(&p, u, vector(D, PARTIAL_BY_HEADS, r), "model.layers.%d.self_attn.k_norm.weight", l);
+        }
+        /* q, k, v side by side are one matrix, and so are gate and up: one GEMM each */
+        add(&p, u, cut_rows(q_rows, C, std, tp, r), "model.layers.%d.self_attn.q_proj.weight", l);
+        add(&p, u, kv, "model.layers.%d.self_attn.k_proj.weight", l);
+        add(&p, u, kv, "model.layers.%d.self_attn.v_proj.weight", l);
+        add(&p, u, cut_cols(C, q_rows, std_residual, tp, r), "model.layers.%d.self_attn.o_proj.weight", l);
+        add(&p, u, cut_rows(c->ff, C, std, tp, r), "model.layers.%d.mlp.gate_proj.weight", l);
+        add(&p, u, cut_rows(c->ff, C, std, tp, r), "model.layers.%d.mlp.up_proj.weight", l);
+        add(&p, u, cut_cols(C, c->ff, std_residual, tp, r), "model.layers.%d.mlp.down_proj.weight", l);
+    }
+    for (int n = p.views - 1; n >= 0; n--) {
+        Unit *unit = &p.unit[p.view[n].unit];
+        unit->offset = p.view[n].offset;
+        unit->count += p.view[n].size;
+    }
+    return p;
+}

@@ -1,0 +1,76 @@
+#include "observe/dump.h"
+
+#include <cjson/cJSON.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "comm/comm.h"
+#include "base/error.h"
+
+static void add_entries(cJSON *header, const Params *params, const char *prefix, size_t *offset)
+{
+    for (int n = 0; n < params->views; n++) {
+        const View *v = &params->view[n];
+        char name[96];
+        snprintf(name, sizeof name, "%s.%s", prefix, v->name);
+        cJSON *entry = cJSON_AddObjectToObject(header, name);
+        cJSON_AddStringToObject(entry, "dtype", sizeof(acc) == 8 ? "F64" : "F32");
+        cJSON *shape = cJSON_AddArrayToObject(entry, "shape");
+        if (!v->vector) cJSON_AddItemToArray(shape, cJSON_CreateNumber(v->whole_rows));
+        cJSON_AddItemToArray(shape, cJSON_CreateNumber(v->whole_cols));
+        cJSON *offsets = cJSON_AddArrayToObject(entry, "data_offsets");
+        cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)*offset));
+        *offset += params_whole_size(v) * sizeof(acc);
+        cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)*offset));
+    }
+}
+
+const char *dump_open(Dump *dump, const char *path, const Params *params, const Kernels *kernels, bool writes)
+{
+    *dump = (Dump){.on = true, .path = path, .kernels = *kernels};
+    if (!writes) return NULL;
+    dump->file = fopen(path, "wb");
+    if (!dump->file) return complain("--dump %s: %s", path, strerror(errno));
+    size_t offset = 0;
+    cJSON *header = cJSON_CreateObject();
+    add_entries(header, params, "grad", &offset);
+    add_entries(header, params, "final", &offset);
+    char *text = cJSON_PrintUnformatted(header);
+    uint64_t length = (strlen(text) + 7) / 8 * 8; /* padded with spaces, so that the data is aligned */
+    fwrite(&length, sizeof length, 1, dump->file);
+    fprintf(dump->file, "%-*s", (int)length, text);
+    free(text);
+    cJSON_Delete(header);
+    return NULL;
+}
+
+/* In the table's order, so that each half of the file is one run. */
+static void dump_views(Dump *dump, const Params *params, bool grads)
+{
+    for (int n = 0; n < params->views; n++) {
+        const View *v = &params->view[n];
+        size_t whole = params_whole_size(v);
+        acc *host = malloc(whole * sizeof *host);
+        if (!host) fatal("out of memory for --dump");
+        params_collect(params, &dump->kernels, v, grads, host);
+        if (dump->file) fwrite(host, sizeof *host, whole, dump->file);
+        free(host);
+    }
+}
+
+void dump_gradients(Dump *dump, const Params *params)
+{
+    if (dump->on) dump_views(dump, params, true);
+}
+
+void dump_weights(Dump *dump, const Params *params)
+{
+    if (!dump->on) return;
+    dump_views(dump, params, false);
+    if (!dump->file) return;
+    int bad = ferror(dump->file);
+    if (fclose(dump->file) != 0 || bad) fatal("--dump %s: %s", dump->path, strerror(errno));
+    dump->file = NULL;
+}

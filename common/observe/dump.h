@@ -1,0 +1,24 @@
+/* --dump: a safetensors file of the first step's gradients and the final weights, named grad.NAME and final.NAME. */
+#pragma once
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "kernels/kernels.h"
+#include "model/params.h"
+
+typedef struct {
+    bool on;
+    FILE *file; /* on the rank that writes */
+    const char *path;
+    Kernels kernels;
+} Dump;
+
+/* Opens the file and writes the header, on the rank that `writes`. Returns NULL or a complaint. */
+const char *dump_open(Dump *dump, const char *path, const Params *params, const Kernels *kernels, bool writes);
+
+/* [all ranks] */
+void dump_gradients(Dump *dump, const Params *params);
+
+/* [all ranks] Writes the weights and closes the file. Fails if the disk did. */
+void dump_weights(Dump *dump, const Params *params);

@@ -1,0 +1,274 @@
+#include "observe/verify.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "kernels/memory.h"
+#include "comm/recorder.h"
+
+#if defined(PRECISION_FP64)
+static const double BOUND_FIRST = 1e-12, BOUND_LATER = 1e-9, FLOOR = 1e-3;
+static const bool JUDGE_LATER = true;
+#elif defined(PRECISION_FP32)
+static const double BOUND_FIRST = 1e-5, BOUND_LATER = 1e-5, FLOOR = 5e-2;
+static const bool JUDGE_LATER = false; /* printed as drift */
+#else
+static const double BOUND_FIRST = 1e-2, BOUND_LATER = 1e-2, FLOOR = 5e-2;
+static const bool JUDGE_LATER = false;
+#endif
+
+/* Sums over more rows than this round more, as the root of their number. */
+static const double ROWS_AT_BOUND = 8192, MICRO_STEPS_AT_BOUND = 64;
+
+/* The largest error of a kind, where it was, and whether it is within bounds. */
+typedef struct {
+    double error;
+    bool failed;
+    char where[96];
+} Finding;
+
+struct Verify {
+    long steps, done;
+    OptimizerConfig config;
+    Replicas replicas;
+    Batch whole;         /* on rank 0: the batch of all ranks */
+    Model *twin;         /* on rank 0 */
+    Optimizer optimizer; /* on rank 0 */
+    Kernels kernels;
+    double bound_first;
+    double twin_loss;   /* of this step, on all ranks */
+    acc *mine, *theirs; /* on the host: the tensor being compared, this rank's and the twin's whole one, ... */
+    acc *block;         /* ... and this rank's block of that */
+    Finding loss, gradient, weight;
+    Finding loss_drift, gradient_drift, weight_drift; /* not judged */
+    char unequal[96];                                 /* a parameter whose replicas differ */
+};
+
+static bool have_twin(void)
+{
+    return group_rank(comm_control()) == 0;
+}
+
+/* [all ranks] The twin, on rank 0, starts from the run's own weights, which may have been loaded from a file. */
+static void copy_weights(Verify *v, const Params *from)
+{
+    for (int n = 0; n < from->views; n++) {
+        params_collect(from, &v->kernels, &from->view[n], false, v->mine);
+        if (have_twin()) params_upload(&v->twin->params, &v->kernels, &v->twin->params.view[n], v->mine);
+        comm_progress(); /* a sign of life: a large model takes long */
+    }
+}
+
+/* The others wait for rank 0, which computes what they share. */
+static void wait_for_the_twin(Verify *v)
+{
+    if (!have_twin()) watchdog_be_patient();
+    comm_broadcast(comm_control(), &v->twin_loss, 1, COMM_DOUBLE, 0);
+    if (!have_twin()) watchdog_resume();
+}
+
+Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Replicas replicas)
+{
+    if (steps == 0) return NULL;
+    Verify *v = calloc(1, sizeof *v);
+    if (!v) fatal("out of memory");
+    v->steps = steps < optimizer.steps ? steps : optimizer.steps;
+    v->config = optimizer;
+    v->replicas = replicas;
+    v->kernels = model->kernels;
+    double rows = (double)batch->order.batch * batch->order.seq;
+    v->bound_first = BOUND_FIRST * fmax(1, sqrt(rows / ROWS_AT_BOUND)) *
+                     fmax(1, sqrt((double)batch->accumulate / MICRO_STEPS_AT_BOUND));
+    size_t largest = 0;
+    for (int n = 0; n < model->params.views; n++)
+        if (params_whole_size(&model->params.view[n]) > largest) largest = params_whole_size(&model->params.view[n]);
+    for (int n = 0; n < model->params.views; n++) /* a padded block may be larger */
+        if (model->params.view[n].size > largest) largest = model->params.view[n].size;
+    v->block = malloc(largest * sizeof *v->block);
+    v->mine = malloc(largest * sizeof *v->mine);
+    v->theirs = malloc(largest * sizeof *v->theirs);
+    if (!v->mine || !v->theirs || !v->block) fatal("out of memory for --verify");
+    if (have_twin()) {
+        memory_charge_twin(1);
+        v->whole = batch_create(batch->data, batch->order, batch->accumulate, NULL, &model->kernels);
+        v->twin = model_create(&model->whole, &model->kernels, v->whole.sequences * v->whole.order.seq);
+        v->optimizer = optimizer_create(optimizer, &v->twin->params, &model->kernels);
+        memory_charge_twin(0);
+    }
+    copy_weights(v, &model->params);
+    wait_for_the_twin(v);
+    return v;
+}
+
+static void end_twin(Verify *v)
+{
+    if (!v->twin) return;
+    optimizer_free(&v->optimizer);
+    model_free(v->twin);
+    batch_free(&v->whole);
+    v->twin = NULL;
+}
+
+/* --- the metric --- */
+
+void verify_compare(const acc *a, const acc *b, size_t n, double *difference, double *largest)
+{
+    double d = 0, l = 0;
+    for (size_t i = 0; i < n; i++) {
+        double x = fabs((double)a[i] - (double)b[i]), y = fabs((double)b[i]);
+        if (!(x <= d)) d = isnan(x) ? INFINITY : x;
+        if (y > l) l = y;
+    }
+    *difference = d;
+    *largest = l;
+}
+
+double verify_error(double difference, double largest, double largest_of_all)
+{
+    double scale = fmax(largest, FLOOR * largest_of_all);
+    return scale > 0 ? difference / scale : difference > 0 ? INFINITY : 0;
+}
+
+static void note(Finding *f, double error, double bound, const char *what, long step)
+{
+    if (!(error <= bound)) f->failed = true;
+    if (error <= f->error) return;
+    f->error = error;
+    snprintf(f->where, sizeof f->where, "%s at step %ld", what, step + 1);
+}
+
+/* The largest entry of all the twin's tensors. */
+static double largest_entry(Verify *v, const acc *theirs)
+{
+    double largest = 0;
+    for (int n = 0; theirs && n < v->twin->params.views; n++) {
+        const View *view = &v->twin->params.view[n];
+        v->kernels.download(v->theirs, theirs + view->offset, view->size * sizeof *v->theirs);
+        for (size_t i = 0; i < view->size; i++) largest = fmax(largest, fabs((double)v->theirs[i]));
+        comm_progress(); /* a sign of life: a large model takes long */
+    }
+    if (!have_twin()) watchdog_be_patient();
+    comm_broadcast(comm_control(), &largest, 1, COMM_DOUBLE, 0);
+    if (!have_twin()) watchdog_resume();
+    return largest;
+}
+
+/* [all ranks] Compares every tensor with the twin's, `theirs` on rank 0 and NULL elsewhere, each rank the pieces that it
+ * holds; notes the worst. */
+static void compare_all(Verify *v, const Params *params, bool grads, const acc *theirs, Finding *finding, double bound,
+                        long step)
+{
+    Group *control = comm_control();
+    double largest_of_all = largest_entry(v, theirs);
+    for (int n = 0; n < params->views; n++) {
+        const View *view = &params->view[n];
+        size_t whole = params_whole_size(view);
+        if (theirs) v->kernels.download(v->theirs, theirs + v->twin->params.view[n].offset, whole * sizeof(acc));
+        comm_broadcast(control, v->theirs, whole, COMM_ACC, 0);
+        params_take_block(view, v->theirs, v->block);
+        double worst = 0, difference, largest;
+        verify_compare(v->theirs, v->theirs, whole, &difference, &largest);
+        for (int i = 0; i < params->pieces; i++) {
+            const Piece *piece = &params->piece[i];
+            Overlap o = params_overlap(view, piece);
+            const acc *ours = (grads ? piece->grads : piece->master) + o.in_piece;
+            double unused;
+            v->kernels.download(v->mine, ours, o.count * sizeof *v->mine);
+            verify_compare(v->mine, v->block + o.in_view, o.count, &difference, &unused);
+            worst = fmax(worst, difference);
+        }
+        double error = verify_error(worst, largest, largest_of_all);
+        comm_all_reduce(control, &error, 1, COMM_DOUBLE, COMM_MAX);
+        note(finding, error, bound, view->name, step);
+    }
+}
+
+/* --- the twin's steps --- */
+
+static double twin_step(Verify *v, long step)
+{
+    Model *twin = v->twin;
+    batch_read(&v->whole, step);
+    model_zero_grads(twin);
+    for (int m = 0; m < v->whole.accumulate; m++) {
+        Rows rows = batch_micro_step(&v->whole, m);
+        model_forward(twin, &rows);
+        model_loss(twin, &rows, batch_scale(&v->whole));
+        model_backward(twin, &rows);
+    }
+    return model_read_loss(twin);
+}
+
+void verify_gradients(Verify *v, const Model *model, long step)
+{
+    if (!v || step >= v->steps) return;
+    if (have_twin()) v->twin_loss = twin_step(v, step);
+    wait_for_the_twin(v);
+
+    bool judged = step == 0 || JUDGE_LATER;
+    double bound = step == 0 ? v->bound_first : BOUND_LATER;
+    const acc *theirs = have_twin() ? v->twin->params.grads : NULL;
+    compare_all(v, &model->params, true, theirs, judged ? &v->gradient : &v->gradient_drift, judged ? bound : INFINITY,
+                step);
+}
+
+void verify_loss(Verify *v, long step, double loss)
+{
+    if (!v || step >= v->steps) return;
+    double error = fabs(loss - v->twin_loss) / fmax(fabs(v->twin_loss), 1e-3);
+    if (isnan(error)) error = INFINITY;
+    if (step == 0 || JUDGE_LATER)
+        note(&v->loss, error, step == 0 ? v->bound_first : BOUND_LATER, "the loss", step);
+    else
+        note(&v->loss_drift, error, INFINITY, "the loss", step);
+}
+
+void verify_weights(Verify *v, const Model *model, long step)
+{
+    if (!v || step >= v->steps) return;
+    if (have_twin()) {
+        optimizer_measure(&v->optimizer, &v->twin->params, step);
+        optimizer_step(&v->optimizer, &v->twin->params);
+    }
+    wait_for_the_twin(v);
+    const acc *theirs = have_twin() ? v->twin->params.piece[0].master : NULL;
+    compare_all(v, &model->params, false, theirs, JUDGE_LATER ? &v->weight : &v->weight_drift,
+                JUDGE_LATER ? BOUND_LATER : INFINITY, step);
+
+    const char *unequal = params_unequal(&model->params, &model->kernels, v->replicas);
+    int64_t differ = unequal != NULL;
+    comm_all_reduce(comm_control(), &differ, 1, COMM_INT64, COMM_MAX);
+    if (differ && !v->unequal[0]) snprintf(v->unequal, sizeof v->unequal, "%s", unequal ? unequal : "a parameter");
+    v->done = step + 1;
+    if (v->done == v->steps) end_twin(v);
+}
+
+int verify_report(Verify *v)
+{
+    if (!v) return 0;
+    const Finding *judged[] = {&v->loss, &v->gradient, &v->weight};
+    bool failed = v->unequal[0] != '\0' || v->done < v->steps;
+    for (int f = 0; f < 3; f++) failed = failed || judged[f]->failed;
+
+    if (have_twin()) {
+        if (v->unequal[0]) printf("verify: replicas of %s differ\n", v->unequal);
+        for (int f = 0; f < 3; f++)
+            if (judged[f]->failed) printf("verify: %s is off by %.1e\n", judged[f]->where, judged[f]->error);
+        if (!JUDGE_LATER)
+            printf("verify: drift after %ld steps, not judged: loss %.1e  grad %.1e  weights %.1e\n", v->done,
+                   v->loss_drift.error, v->gradient_drift.error, v->weight_drift.error);
+        printf("verify: %s  loss %.1e  grad %.1e", failed ? "FAIL" : "PASS", v->loss.error, v->gradient.error);
+        if (JUDGE_LATER)
+            printf("  weights %.1e  (bounds %.0e, %.0e)\n", v->weight.error, v->bound_first, BOUND_LATER);
+        else
+            printf("  weights %s on all ranks  (bound %.0e)\n", v->unequal[0] ? "not equal" : "equal", v->bound_first);
+    }
+    end_twin(v);
+    free(v->mine);
+    free(v->theirs);
+    free(v->block);
+    free(v);
+    return failed;
+}

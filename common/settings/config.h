@@ -1,0 +1,42 @@
+/* The flags that every trainer shares, and what follows from them. */
+#pragma once
+
+#include "data/data.h"
+#include "kernels/kernels.h"
+#include "model/model_config.h"
+#include "model/optimizer.h"
+#include "base/options.h"
+
+typedef struct {
+    /* what to train, on what */
+    const char *model, *data;
+    long batch, accumulate, seq, steps, seed;
+    double ignore;
+    /* the optimizer */
+    const char *optimizer;
+    double lr, weight_decay, clip;
+    long warmup;
+    /* how to run */
+    const char *device, *kernel, *autotune;
+    double timeout, peak, memory_cap;
+    long recompute;
+    /* what to look at */
+    long verify, ledger, sample, step, world;
+    const char *log, *trace, *dump, *show, *bug, *prompt;
+
+    /* derived by config_finish */
+    ModelConfig architecture;
+    bool pretrained; /* --model names a folder: its weights are loaded */
+    Kernels kernels;
+    const char *note; /* about the choice of kernels; NULL: none */
+} Config;
+
+OptionTable config_options(Config *config);
+
+/* Fills in what follows from the preset and checks what can be checked without looking at files. `data_ranks` is the
+ * number of ranks that see different sequences, `local_rank` this rank's number on its host, which chooses its GPU. Returns
+ * NULL or a complaint. */
+const char *config_finish(Config *config, int data_ranks, int local_rank);
+
+DataOrder config_data_order(const Config *config);
+OptimizerConfig config_optimizer(const Config *config);

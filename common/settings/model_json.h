@@ -1,0 +1,8 @@
+/* A model's constants from its config.json. */
+#pragma once
+
+#include "model/model_config.h"
+
+/* Reads DIR/config.json as `transformers` writes it for Llama and Qwen3. Returns NULL or a complaint, also about
+ * constants that make no model. */
+const char *model_config_read(ModelConfig *config, const char *dir);
