@@ -63,9 +63,7 @@ else
     done
     . tests/gpu.sh
     export CUDA_VISIBLE_DEVICES= # what follows is what a machine without a GPU prints
-    . tests/cli.sh
-    . tests/cli_fsdp.sh
-    . tests/cli_megatron.sh
+    for commands in tests/cli*.sh; do . "$commands"; done
     . tests/docs.sh
     . tests/sessions.sh
 fi

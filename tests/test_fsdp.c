@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "kernels/memory.h"
 #include "shard_case.h"
+#include "settings/presets.h"
 
 #ifdef DEBUG
 enum { CASES = 35 }; /* unoptimized, and each collective is compared first */

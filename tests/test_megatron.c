@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "kernels/memory.h"
 #include "tensor_case.h"
+#include "settings/presets.h"
 
 /* In fp32 partial sums of activations round on their way: of all cases drawn so far one was off by 3e-5. */
 static const double FIRST = sizeof(acc) == 8 ? 1e-12 : 1e-4;
