@@ -6,27 +6,27 @@
 #include <string.h>
 
 #include "base/bug.h"
-#include "ddp_case.h"
 #include "base/error.h"
+#include "case.h"
 
-static DdpCase uneven_case(void)
+static Case uneven_case(void)
 {
     Random r = {.seed = 41};
-    DdpCase c = random_ddp_case(&r, 3);
-    c.ranks = 4;
+    Case c = random_ddp_case(&r, 3);
+    c.dp = 4;
     c.t.seq = 12;
     c.t.model.max_seq = 12;
     c.t.ignore = 0.5;
     c.t.accumulate = 2;
-    c.options = (DdpOptions){.overlap = 1, .bucket_mb = 0.0001};
+    c.ddp = (DdpOptions){.overlap = 1, .bucket_mb = 0.0001};
     return c;
 }
 
-static DdpOutcome outcome_with(const char *bug, DdpCase c)
+static Outcome outcome_with(const char *bug, Case c)
 {
     const char *complaint = bug_set(bug);
     if (complaint) fail_msg("%s", complaint);
-    DdpOutcome out = run_ddp_case(&c, training_tokens());
+    Outcome out = run_case(&c, training_tokens());
     bug_set(NULL);
     return out;
 }
@@ -34,29 +34,29 @@ static DdpOutcome outcome_with(const char *bug, DdpCase c)
 static void without_bugs_all_is_well(void **state)
 {
     (void)state;
-    DdpOutcome out = outcome_with(NULL, uneven_case());
-    assert_true(out.gradient <= ROUNDING && out.replicas_equal && out.counts_equal);
+    Outcome out = outcome_with(NULL, uneven_case());
+    assert_true(out.gradient <= ROUNDING && out.replicas_equal && !*out.ledger);
 }
 
 static void mean_of_means(void **state)
 {
     (void)state;
-    DdpOutcome out = outcome_with("mean_of_means", uneven_case());
+    Outcome out = outcome_with("mean_of_means", uneven_case());
     assert_true(out.gradient > 1e-3);
 }
 
 static void reduce_every_micro_step(void **state)
 {
     (void)state;
-    DdpOutcome out = outcome_with("reduce_every_micro_step", uneven_case());
+    Outcome out = outcome_with("reduce_every_micro_step", uneven_case());
     assert_true(out.gradient > 1e-3);
-    assert_false(out.counts_equal); /* and it sends twice as much */
+    assert_true(*out.ledger); /* and it sends twice as much */
 }
 
 static void forget_last_bucket(void **state)
 {
     (void)state;
-    DdpOutcome out = outcome_with("forget_last_bucket", uneven_case());
+    Outcome out = outcome_with("forget_last_bucket", uneven_case());
     assert_true(out.gradient > 1e-3);
     assert_false(out.replicas_equal);
 }
@@ -71,7 +71,7 @@ static void rank_seeded_init(void **state)
 static void skipped_collectives(void **state)
 {
     (void)state;
-    DdpCase c = uneven_case();
+    Case c = uneven_case();
     assert_true(outcome_with("skip=dp.all_reduce", c).gradient > 1e-3);
     /* The case reduces one bucket per unit. Counters go on over the whole test, so numbers are taken from here. */
     int buckets = 1 + c.t.model.layers;
@@ -82,7 +82,7 @@ static void skipped_collectives(void **state)
         int64_t first = calls; /* rank 0's count is everyone's: all four ranks are in the group */
         char bug[64];
         snprintf(bug, sizeof bug, "skip=dp.all_reduce.%ld", (long)first + 1 + b);
-        DdpOutcome out = outcome_with(bug, c);
+        Outcome out = outcome_with(bug, c);
         if (!(out.gradient > 1e-3)) fail_msg("%s went unnoticed: gradient off by %.1e", bug, out.gradient);
         assert_false(out.replicas_equal);
     }

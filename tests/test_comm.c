@@ -166,8 +166,9 @@ static void mesh_groups(void **state)
             }
             assert_together(good && at == group_size(group), "shape %d, axes %u: %d members", s, axes, at);
         }
-        int data = shape.size[AXIS_FSDP] * shape.size[AXIS_DP];
-        assert_int_equal(group_size(mesh.data_group), data);
+        int rows = shape.size[AXIS_CP] * shape.size[AXIS_FSDP] * shape.size[AXIS_DP];
+        assert_int_equal(group_size(mesh.rows_group), rows);
+        assert_int_equal(shape_size(shape, ALONG_SEQUENCES), shape.size[AXIS_FSDP] * shape.size[AXIS_DP]);
     }
     assert_int_equal(shape_coordinate((Shape){{2, 1, 2, 2}}, 1, AXIS_TP), 1); /* tp varies fastest */
     assert_int_equal(shape_coordinate((Shape){{2, 1, 2, 2}}, 4, AXIS_DP), 1);

@@ -47,14 +47,14 @@ static Trained train(const Kernels *kernels, const ModelConfig *c, const Rows *h
     CHECK(t.grads && t.weights);
     for (long step = 0; step < 2; step++) {
         model_zero_grads(m);
-        model_forward(m, &rows);
-        model_loss(m, &rows, 1.0 / (double)host->count);
-        model_backward(m, &rows);
+        model_forward(m, m->activations, &rows);
+        model_loss(m, m->activations, 1.0 / (double)host->count);
+        model_backward(m, m->activations);
         if (step == 0) kernels->download(t.grads, m->params.grads, t.count * sizeof *t.grads);
         optimizer_measure(&o, &m->params, step);
         optimizer_step(&o, &m->params);
     }
-    kernels->download(t.weights, m->params.piece[0].master, t.count * sizeof *t.weights);
+    kernels->download(t.weights, m->params.shard[0].master, t.count * sizeof *t.weights);
     optimizer_free(&o);
     model_free(m);
     rows_free(&rows);
@@ -136,9 +136,9 @@ cudaStream_t cuda_stream(void);
 static void one_step(Model *m, Optimizer *o, const Rows *rows, double scale)
 {
     model_zero_grads(m);
-    model_forward(m, rows);
-    model_loss(m, rows, scale);
-    model_backward(m, rows);
+    model_forward(m, m->activations, rows);
+    model_loss(m, m->activations, scale);
+    model_backward(m, m->activations);
     optimizer_step(o, &m->params);
 }
 
@@ -180,7 +180,7 @@ static void captured(void **state)
         }
         weights[graph] = malloc(count * sizeof(acc));
         CHECK(weights[graph]);
-        kernels.download(weights[graph], m->params.piece[0].master, count * sizeof(acc));
+        kernels.download(weights[graph], m->params.shard[0].master, count * sizeof(acc));
         optimizer_free(&o);
         model_free(m);
         rows_free(&rows);

@@ -7,13 +7,12 @@
 
 #include "base/bug.h"
 #include "base/error.h"
-#include "shard_case.h"
+#include "case.h"
 
-static ShardCase case_of(const char *strategy)
+static Case case_of(const char *strategy)
 {
     Random r = {.seed = 61};
-    ShardCase c = random_shard_case(&r, 3);
-    c.ranks = 4;
+    Case c = random_shard_case(&r, 3);
     c.t.model.layers = 2;
     c.t.seq = 12;
     c.t.model.max_seq = 12;
@@ -21,26 +20,19 @@ static ShardCase case_of(const char *strategy)
     c.t.clip = 0.1;
     c.t.accumulate = 2;
     c.t.optimizer = OPTIMIZER_ADAMW;
-    c.options =
-        (ShardingOptions){.strategy = strategy, .prefetch = 1, .reshard = 1, .accumulate_sharded = 1, .reduce = "acc"};
-    if (strcmp(strategy, "hsdp") == 0) c.options.shard_size = 2;
+    c.sharding = sharding_defaults(strategy);
+    c.fsdp = strcmp(strategy, "hsdp") == 0 ? 2 : 4;
+    c.dp = 4 / c.fsdp;
     return c;
 }
 
-static ShardOutcome outcome_with(const char *bug, ShardCase c)
+static Outcome outcome_with(const char *bug, Case c)
 {
     const char *complaint = bug_set(bug);
     if (complaint) fail_msg("%s", complaint);
-    ShardOutcome out = run_shard_case(&c, training_tokens());
+    Outcome out = run_case(&c, training_tokens());
     bug_set(NULL);
     return out;
-}
-
-static bool noticed(const ShardOutcome *o)
-{
-    bool right = o->loss <= ROUNDING && o->gradient <= ROUNDING && o->norm <= ROUNDING && o->later_gradient <= 1e-9 &&
-                 o->weight <= 1e-9 && o->whole <= 1e-9 && o->replicas_equal;
-    return !right;
 }
 
 static const char *const strategies[] = {"zero1", "zero2", "zero3", "fsdp", "hsdp"};
@@ -49,8 +41,8 @@ static void without_bugs_all_is_well(void **state)
 {
     (void)state;
     for (int s = 0; s < 5; s++) {
-        ShardOutcome out = outcome_with(NULL, case_of(strategies[s]));
-        assert_false(noticed(&out));
+        Outcome out = outcome_with(NULL, case_of(strategies[s]));
+        assert_false(case_is_wrong(&out));
     }
 }
 
@@ -58,7 +50,7 @@ static void norm_of_my_shard(void **state)
 {
     (void)state;
     for (int s = 0; s < 5; s++) {
-        ShardOutcome out = outcome_with("norm_of_my_shard", case_of(strategies[s]));
+        Outcome out = outcome_with("norm_of_my_shard", case_of(strategies[s]));
         assert_true(out.gradient <= ROUNDING && out.norm > 1e-2 && out.weight > 1e-6);
     }
 }
@@ -67,7 +59,7 @@ static void decay_by_flat_shape(void **state)
 {
     (void)state;
     for (int s = 0; s < 5; s++) {
-        ShardOutcome out = outcome_with("decay_by_flat_shape", case_of(strategies[s]));
+        Outcome out = outcome_with("decay_by_flat_shape", case_of(strategies[s]));
         assert_true(out.gradient <= ROUNDING && out.norm <= ROUNDING && out.weight > 1e-6);
     }
 }
@@ -76,20 +68,20 @@ static void overwrite_shard(void **state)
 {
     (void)state;
     for (int s = 1; s < 5; s++) {
-        ShardOutcome out = outcome_with("overwrite_shard", case_of(strategies[s]));
+        Outcome out = outcome_with("overwrite_shard", case_of(strategies[s]));
         assert_true(out.gradient > 1e-3);
     }
 }
 
 /* Counters go on over the whole test, so a call's number is taken from where they stand. */
-static long calls_so_far(const ShardCase *c, const char *group, CommKind kind)
+static long calls_so_far(const Case *c, const char *group, CommKind kind)
 {
-    ShardGroups groups;
-    shard_case_mesh(c, &groups);
-    Group *g = strcmp(group, "gather") == 0   ? groups.gather
-               : strcmp(group, "reduce") == 0 ? groups.reduce
-                                              : groups.replicate;
-    return group_count(g, kind).calls;
+    const CaseGroups *g = case_groups(c);
+    Group *all[] = {g->shard.gather, g->shard.reduce, g->shard.replicate, g->model};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(group_name(all[i]), group) == 0) return group_count(all[i], kind).calls;
+    fail_msg("no group is called %s", group);
+    return 0;
 }
 
 /* Every collective of the first step, one at a time. */
@@ -98,17 +90,17 @@ static void skipped_collectives(void **state)
     (void)state;
     int dropped = 0;
     for (int s = 0; s < 5; s++) {
-        ShardCase c = case_of(strategies[s]);
-        Expected e = {0};
-        sharding_expect(&e, &c.t.model, &c.options, sharding_shape(&c.options, c.ranks), c.t.accumulate, 1);
+        Case c = case_of(strategies[s]);
+        Expected e = case_expected(&c);
         for (int row = 0; row < e.comm_rows; row++)
             for (long n = 1; n <= (long)e.comm[row].calls; n++) {
                 const char *kind = comm_kind_name(e.comm[row].kind);
                 char bug[96];
                 snprintf(bug, sizeof bug, "skip=%s.%s.%ld", e.comm[row].group, kind,
                          calls_so_far(&c, e.comm[row].group, e.comm[row].kind) + n);
-                ShardOutcome out = outcome_with(bug, c);
-                if (!noticed(&out)) fail_msg("%s: %s, call %ld of a step, went unnoticed", c.options.strategy, bug, n);
+                Outcome out = outcome_with(bug, c);
+                if (!case_is_wrong(&out))
+                    fail_msg("%s: %s, call %ld of a step, went unnoticed", c.sharding.strategy, bug, n);
                 dropped++;
             }
     }

@@ -18,11 +18,11 @@ static Kernels kernels;
 typedef struct {
     int n, in, out;
     real *x, *w, *y, *dy;
-} Linear;
+} LinearProblem;
 
 static double linear_scalar(void *problem)
 {
-    Linear *p = problem;
+    LinearProblem *p = problem;
     kernels.linear_forward(p->y, p->x, p->w, p->n, p->in, p->out);
     return weighted(p->y, p->dy, (size_t)p->n * p->out);
 }
@@ -32,7 +32,7 @@ static void linear_gradients(void **state)
     (void)state;
     Random r = {.seed = 1};
     for (int round = 0; round < 20; round++) {
-        Linear p = {random_int(&r, 1, 33), random_int(&r, 1, 40), random_int(&r, 1, 40), 0, 0, 0, 0};
+        LinearProblem p = {random_int(&r, 1, 33), random_int(&r, 1, 40), random_int(&r, 1, 40), 0, 0, 0, 0};
         size_t nx = (size_t)p.n * p.in, nw = (size_t)p.out * p.in, ny = (size_t)p.n * p.out;
         p.x = random_array(&r, nx), p.w = random_array(&r, nw), p.y = random_array(&r, ny), p.dy = random_array(&r, ny);
         real *dx = random_array(&r, nx);

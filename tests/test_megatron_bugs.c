@@ -7,12 +7,12 @@
 
 #include "base/bug.h"
 #include "base/error.h"
-#include "tensor_case.h"
+#include "case.h"
 
-static TensorCase case_of(int sp)
+static Case case_of(int sp)
 {
     Random r = {.seed = 81};
-    TensorCase c = random_tensor_case(&r, 2);
+    Case c = random_tensor_case(&r, 2);
     c.tp = 4;
     c.dp = 1;
     c.t.model.layers = 2;
@@ -28,50 +28,43 @@ static TensorCase case_of(int sp)
     c.t.accumulate = 2;
     c.recompute = false;
     c.t.optimizer = OPTIMIZER_ADAMW;
-    c.options = (TensorOptions){.tp = 4, .sp = sp, .overlap_chunks = sp ? 2 : 1, .overlap = 1, .bucket_mb = 0.004};
+    c.tensor = (TensorOptions){.tp = 4, .sp = sp, .overlap_chunks = sp ? 2 : 1};
     return c;
 }
 
-static TensorOutcome outcome_with(const char *bug, TensorCase c)
+static Outcome outcome_with(const char *bug, Case c)
 {
     const char *complaint = bug_set(bug);
     if (complaint) fail_msg("%s", complaint);
-    TensorOutcome out = run_tensor_case(&c, training_tokens());
+    Outcome out = run_case(&c, training_tokens());
     bug_set(NULL);
     return out;
-}
-
-static bool noticed(const TensorOutcome *o)
-{
-    bool right = o->loss <= ROUNDING && o->gradient <= ROUNDING && o->norm <= ROUNDING && o->later_gradient <= 1e-9 &&
-                 o->weight <= 1e-9 && o->replicas_equal && o->same_numbers && o->padding_is_zero;
-    return !right;
 }
 
 static void without_bugs_all_is_well(void **state)
 {
     (void)state;
     for (int sp = 0; sp < 2; sp++) {
-        TensorOutcome out = outcome_with(NULL, case_of(sp));
-        assert_false(noticed(&out));
+        Outcome out = outcome_with(NULL, case_of(sp));
+        assert_false(case_is_wrong(&out));
     }
 }
 
 static void count_copies_in_norm(void **state)
 {
     (void)state;
-    TensorOutcome out = outcome_with("count_copies_in_norm", case_of(1));
+    Outcome out = outcome_with("count_copies_in_norm", case_of(1));
     assert_true(out.gradient <= ROUNDING && out.norm > 1e-3 && out.weight > 1e-6);
 }
 
 static void skip_norm_sum(void **state)
 {
     (void)state;
-    TensorOutcome out = outcome_with("skip_norm_sum", case_of(1));
+    Outcome out = outcome_with("skip_norm_sum", case_of(1));
     assert_true(out.gradient > 1e-3);
     assert_false(out.replicas_equal);
-    TensorOutcome without_sp = outcome_with("skip_norm_sum", case_of(0)); /* where norms are not partial */
-    assert_false(noticed(&without_sp));
+    Outcome without_sp = outcome_with("skip_norm_sum", case_of(0)); /* where norms are not partial */
+    assert_false(case_is_wrong(&without_sp));
 }
 
 static void local_softmax(void **state)
@@ -81,11 +74,14 @@ static void local_softmax(void **state)
 }
 
 /* Counters go on over the whole test, so a call's number is taken from where they stand. */
-static long calls_so_far(const TensorCase *c, const char *group, CommKind kind)
+static long calls_so_far(const Case *c, const char *group, CommKind kind)
 {
-    Group *tp, *kv, *dp;
-    tensor_case_mesh(c, &tp, &kv, &dp);
-    return group_count(strcmp(group, "tp") == 0 ? tp : kv, kind).calls;
+    const CaseGroups *g = case_groups(c);
+    Group *all[] = {g->tp, g->kv, g->model};
+    for (int i = 0; i < 3; i++)
+        if (strcmp(group_name(all[i]), group) == 0) return group_count(all[i], kind).calls;
+    fail_msg("no group is called %s", group);
+    return 0;
 }
 
 /* Every collective of the first step, one at a time. */
@@ -94,18 +90,16 @@ static void skipped_collectives(void **state)
     (void)state;
     int dropped = 0;
     for (int sp = 0; sp < 2; sp++) {
-        TensorCase c = case_of(sp);
-        Expected e = {0};
-        tensor_expect(&e, &c.t.model, &c.options, tensor_shape(&c.options, 4), c.t.sequences * c.t.seq, false,
-                      c.t.accumulate, 1);
+        Case c = case_of(sp);
+        Expected e = case_expected(&c);
         for (int row = 0; row < e.comm_rows; row++) {
             if (strcmp(e.comm[row].group, "dp") == 0) continue; /* one rank: test_bugs has its own */
             for (long n = 1; n <= (long)e.comm[row].calls; n++) {
                 char bug[96];
                 snprintf(bug, sizeof bug, "skip=%s.%s.%ld", e.comm[row].group, comm_kind_name(e.comm[row].kind),
                          calls_so_far(&c, e.comm[row].group, e.comm[row].kind) + n);
-                TensorOutcome out = outcome_with(bug, c);
-                if (!noticed(&out)) fail_msg("sp %d: %s, call %ld of a step, went unnoticed", sp, bug, n);
+                Outcome out = outcome_with(bug, c);
+                if (!case_is_wrong(&out)) fail_msg("sp %d: %s, call %ld of a step, went unnoticed", sp, bug, n);
                 dropped++;
             }
         }

@@ -26,7 +26,7 @@ static void finite_differences(void **state)
         params_init(&m->params, &kernels, 5);
         model_zero_grads(m);
         loss_of(m, &rows);
-        model_backward(m, &rows);
+        model_backward(m, m->activations);
         for (int n = 0; n < m->params.views; n++) {
             const View *v = &m->params.view[n];
             for (size_t i = 0; i < v->size; i += 1 + v->size / 5) {
@@ -61,7 +61,7 @@ static void packed_documents(void **state)
     params_init(&m->params, &kernels, 5);
     model_zero_grads(m);
     double apart = loss_of(m, &packed);
-    model_backward(m, &packed);
+    model_backward(m, m->activations);
     acc *want = malloc(m->params.count * sizeof *want);
     memcpy(want, m->params.grads, m->params.count * sizeof *want);
 
@@ -71,19 +71,19 @@ static void packed_documents(void **state)
     for (int b = 0; b < 2; b++) {
         Rows one = rows_slice(&packed, 8 * b, 8);
         sum += loss_of(m, &one);
-        model_backward(m, &one);
+        model_backward(m, m->activations);
     }
     assert_true(fabs(sum - apart) <= 10 * ROUNDING * apart);
     assert_true(error_of(m->params.grads, want, m->params.count) <= ROUNDING);
 
     /* what a row may not see does not change it: another first document, the same second */
-    model_forward(m, &packed);
+    model_forward(m, m->activations, &packed);
     size_t half = (size_t)8 * c.vocab;
     real *second = malloc(half * sizeof *second);
-    memcpy(second, m->logits + half, half * sizeof *second);
+    memcpy(second, m->activations->logits + half, half * sizeof *second);
     for (int i = 0; i < 8; i++) packed.token[i] = (packed.token[i] + 1) % c.vocab;
-    model_forward(m, &packed);
-    assert_true(error_of(m->logits + half, second, half) <= ROUNDING);
+    model_forward(m, m->activations, &packed);
+    assert_true(error_of(m->activations->logits + half, second, half) <= ROUNDING);
     free(want), free(second);
     model_free(m);
     rows_free_host(&packed);
@@ -101,7 +101,7 @@ static void no_counted_label(void **state)
     params_init(&m->params, &kernels, 5);
     model_zero_grads(m);
     assert_true(loss_of(m, &rows) == 0);
-    model_backward(m, &rows);
+    model_backward(m, m->activations);
     for (size_t i = 0; i < m->params.count; i++) assert_true(m->params.grads[i] == 0);
     model_free(m);
     rows_free_host(&rows);

@@ -35,7 +35,7 @@ static Params params_of_ones(void)
 {
     ModelConfig c = preset_find("nano")->model;
     Kernels kernels = kernels_cpu();
-    Params p = params_create(&c, (Holding){.cut = CUT_NOTHING}, &kernels);
+    Params p = params_create(&c, (Placement){0}, &kernels);
     for (size_t i = 0; i < p.count; i++) p.weights[i] = 1;
     for (size_t i = 0; i < p.count; i++) p.grads[i] = 0;
     return p;

@@ -100,7 +100,7 @@ static double worst_logit(const Model *model, const Safetensors *oracle)
 {
     const Tensor *logits = safetensors_find(oracle, "logits");
     real *ours = malloc(logits->count * sizeof *ours);
-    model->kernels.download(ours, model->logits, logits->count * sizeof *ours);
+    model->kernels.download(ours, model->activations->logits, logits->count * sizeof *ours);
     double difference = 0, largest = 0;
     for (size_t i = 0; i < logits->count; i++) {
         difference = fmax(difference, fabs(real_double(ours[i]) - tensor_at(logits, i)));
@@ -137,7 +137,7 @@ static void check_model(const char *name, Kernels kernels, bool naive)
     double scale = 1.0 / (double)rows_counted(&host);
     for (int step = 0; step < STEPS; step++) {
         model_zero_grads(model);
-        model_forward(model, &rows);
+        model_forward(model, model->activations, &rows);
         if (step == 0) {
             double error = worst_logit(model, oracle);
             printf("%s on the %s%s: logits off by %.1e", name, kernels.backend,
@@ -147,10 +147,10 @@ static void check_model(const char *name, Kernels kernels, bool naive)
                    error);
             assert_true(error <= SAME);
         }
-        model_loss(model, &rows, scale);
+        model_loss(model, model->activations, scale);
         double loss = model_read_loss(model), want = number_of(oracle, "losses", (size_t)step);
         assert_true(fabs(loss - want) <= (step ? AFTER_STEPS : SAME) * want);
-        model_backward(model, &rows);
+        model_backward(model, model->activations);
         if (step == 0) {
             acc *grads = downloaded(model, model->params.grads, model->params.count * sizeof(acc));
             double error = worst_error(&model->params, grads, oracle, "grad");
@@ -164,7 +164,7 @@ static void check_model(const char *name, Kernels kernels, bool naive)
         assert_true(norm > recipe.clip); /* so clipping is part of what is tested */
         optimizer_step(&optimizer, &model->params);
     }
-    acc *weights = downloaded(model, model->params.piece[0].master, model->params.count * sizeof(acc));
+    acc *weights = downloaded(model, model->params.shard[0].master, model->params.count * sizeof(acc));
     double error = worst_error(&model->params, weights, oracle, "final");
     free(weights);
     printf(", weights after %d steps by %.1e\n", STEPS, error);
@@ -230,13 +230,13 @@ static void bad_files(void **state)
     memory_use(&kernels);
     assert_null(model_config_read(&config, "tests/fixtures/llama"));
     config.tied = false, config.qk_norm = true, config.max_seq = 1; /* qwen3's names are not in llama's file */
-    Params params = params_create(&config, (Holding){.cut = CUT_NOTHING}, &kernels);
+    Params params = params_create(&config, (Placement){0}, &kernels);
     complaint = safetensors_load_weights(&params, &kernels, "tests/fixtures/llama");
     assert_non_null(strstr(complaint, "no tensor model.layers.0.self_attn.q_norm.weight"));
     params_free(&params);
     assert_null(model_config_read(&config, "tests/fixtures/llama"));
     config.ff++;
-    params = params_create(&config, (Holding){.cut = CUT_NOTHING}, &kernels);
+    params = params_create(&config, (Placement){0}, &kernels);
     complaint = safetensors_load_weights(&params, &kernels, "tests/fixtures/llama");
     assert_non_null(strstr(complaint, "model.layers.0.mlp.gate_proj.weight has not the shape"));
     params_free(&params);

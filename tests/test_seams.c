@@ -57,38 +57,40 @@ static const real *move(real *to, real *from, int rows, int width)
     return to;
 }
 
-static void plain_column(void *self, real *y, const real *x, const real *w, int rows, int in, int out)
+static void plain_column(void *self, real *y, const real *x, Linear l, int rows)
 {
     Recorder *rec = self;
     rec->entered++;
-    rec->kernels.linear_forward(y, x, w, rows, in, out);
+    rec->kernels.linear_forward(y, x, l.w, rows, l.in, l.out);
 }
 
-static const real *plain_column_backward(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w,
-                                         int rows, int in, int out)
+static const real *plain_column_backward(void *self, real *dx, const real *dy, const real *x, Linear l, int rows,
+                                         unsigned gradients)
 {
     Recorder *rec = self;
     rec->entered++;
-    rec->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
-    rec->kernels.linear_backward_input(dx, dy, w, rows, in, out);
-    return move(rec->buffer[0], dx, rows, in);
+    assert_int_equal(gradients, GRADIENTS);
+    rec->kernels.linear_backward_weight(l.dw, dy, x, rows, l.in, l.out);
+    rec->kernels.linear_backward_input(dx, dy, l.w, rows, l.in, l.out);
+    return move(rec->buffer[0], dx, rows, l.in);
 }
 
-static const real *plain_row(void *self, real *y, const real *x, const real *w, int rows, int in, int out)
+static const real *plain_row(void *self, real *y, const real *x, Linear l, int rows)
 {
     Recorder *rec = self;
     rec->left++;
-    rec->kernels.linear_forward(y, x, w, rows, in, out);
-    return move(rec->buffer[1], y, rows, out);
+    rec->kernels.linear_forward(y, x, l.w, rows, l.in, l.out);
+    return move(rec->buffer[1], y, rows, l.out);
 }
 
-static void plain_row_backward(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows,
-                               int in, int out)
+static void plain_row_backward(void *self, real *dx, const real *dy, const real *x, Linear l, int rows,
+                               unsigned gradients)
 {
     Recorder *rec = self;
     rec->left++;
-    rec->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
-    rec->kernels.linear_backward_input(dx, dy, w, rows, in, out);
+    assert_int_equal(gradients, GRADIENTS);
+    rec->kernels.linear_backward_weight(l.dw, dy, x, rows, l.in, l.out);
+    rec->kernels.linear_backward_input(dx, dy, l.w, rows, l.in, l.out);
 }
 
 static const real *copy_embedding(void *self, real *y, int rows, int width)
@@ -184,7 +186,7 @@ static void full_seams_change_nothing(void **state)
     params_init(&m->params, &kernels, 5);
     model_zero_grads(m);
     double want_loss = loss_of(m, &rows);
-    model_backward(m, &rows);
+    model_backward(m, m->activations);
     acc *want = malloc(m->params.count * sizeof *want);
     memcpy(want, m->params.grads, m->params.count * sizeof *want);
 
@@ -204,7 +206,7 @@ static void full_seams_change_nothing(void **state)
     double loss = loss_of(m, &rows);
     assert_string_equal(recorder.calls, "f0 f1 F1 f2 F2 F0 ");
     recorder.calls[0] = '\0';
-    model_backward(m, &rows);
+    model_backward(m, m->activations);
     assert_string_equal(recorder.calls, "b0 b2 B2 b1 B1 B0 ");
     assert_int_equal(recorder.entered, 2 * (2 * 2 + 1)); /* forward and backward, two in each layer, and the head */
     assert_int_equal(recorder.left, 2 * 2 * 2);
@@ -218,7 +220,38 @@ static void full_seams_change_nothing(void **state)
     rows_free_host(&rows);
 }
 
+/* A chain calls outer, inner before a unit, and inner, outer after it; what is missing is left out. */
+static void chains_nest(void **state)
+{
+    (void)state;
+    Recorder recorder = {0};
+    ParameterSeam all = {&recorder, note_before_forward, note_after_forward, note_before_backward, note_after_backward};
+    ParameterSeam after = {.self = &recorder, .after_backward = note_after_forward};
+    SeamChain chain[2];
+    ParameterSeam two = seam_chain(&chain[0], after, all), three = seam_chain(&chain[1], two, after);
+    three.before_forward(three.self, 1);
+    three.after_forward(three.self, 1);
+    three.before_backward(three.self, 1);
+    three.after_backward(three.self, 1);
+    assert_string_equal(recorder.calls, "f1 F1 b1 F1 B1 F1 ");
+}
+
+/* The last micro-step reduces; every one if a scheme keeps no whole gradients. */
+static void micro_steps_reduce(void **state)
+{
+    (void)state;
+    for (int each = 0; each < 2; each++)
+        for (int count = 1; count <= 3; count++)
+            for (int index = 0; index < count; index++) {
+                MicroStep m = {index, count, each};
+                assert_true(backward_reduces(&m) == (each || index == count - 1));
+                assert_true(backward_is_last(&m) == (index == count - 1));
+            }
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(chains_nest),
+    cmocka_unit_test(micro_steps_reduce),
     cmocka_unit_test(full_seams_change_nothing),
 };
 TESTING_MAIN(tests)

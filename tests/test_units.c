@@ -65,7 +65,7 @@ static void first_weights(void **state)
     (void)state;
     ModelConfig c = preset_find("nano")->model;
     Kernels kernels = kernels_cpu();
-    Params a = params_create(&c, (Holding){.cut = CUT_NOTHING}, &kernels);
+    Params a = params_create(&c, (Placement){0}, &kernels);
     params_init(&a, &kernels, 1);
     const View *q = params_find(&a, "model.layers.1.self_attn.q_proj.weight");
     float drawn = rng_normal(1, rng_stream(q->name), 17, q->init_std);

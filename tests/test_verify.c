@@ -42,27 +42,30 @@ static int run_with(Fault fault, const char *dump_path)
     Kernels kernels = kernels_cpu();
     Data *data;
     CHECK(data_open(&data, testing_token_file(20, 500), 20, 6, 0, 1) == NULL);
-    Batch batch = batch_create(data, (DataOrder){.seed = 3, .batch = 4, .seq = 6, .ignore = 0.3}, 1, dp, &kernels);
+    Batch batch = batch_create(data, (DataOrder){.seed = 3, .batch = 4, .seq = 6, .ignore = 0.3}, 1,
+                               (BatchShare){group_rank(dp), group_size(dp), dp}, &kernels);
     Model *m = model_create(&config, &kernels, batch.sequences * 6);
     params_init(&m->params, &kernels, 8);
     OptimizerConfig recipe = {.lr = 1e-2, .steps = 2, .clip = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
     Optimizer o = optimizer_create(recipe, &m->params, &kernels);
-    Ddp ddp = ddp_create(&m->params, dp, (DdpOptions){.overlap = 1, .bucket_mb = 1});
+    Ddp ddp = ddp_create(&m->params, &m->micro_step, dp, (DdpOptions){.overlap = 1, .bucket_mb = 1});
     m->seams.parameters = ddp_seam(&ddp);
     Dump dump = {0};
     bool first = group_rank(dp) == 0, faulty = group_rank(dp) == 1;
     if (dump_path && first) CHECK(dump_open(&dump, dump_path, &m->params, &kernels, true) == NULL);
     acc *first_gradient = malloc(m->params.count * sizeof *first_gradient);
 
-    Verify *v = verify_create(2, m, &batch, recipe, (Replicas){.pieces = dp});
+    Replicas replicas = {0};
+    ddp_replicas(&ddp, &replicas);
+    Verify *v = verify_create(2, m, &batch, recipe, replicas);
     for (long step = 0; step < 2; step++) {
         batch_read(&batch, step);
         model_zero_grads(m);
         Rows rows = batch_micro_step(&batch, 0);
-        ddp_begin(&ddp, true);
-        model_forward(m, &rows);
-        model_loss(m, &rows, batch_scale(&batch));
-        model_backward(m, &rows);
+        model_begin(m, 0, 1);
+        model_forward(m, m->activations, &rows);
+        model_loss(m, m->activations, batch_scale(&batch));
+        model_backward(m, m->activations);
         ddp_finish(&ddp);
         if (faulty && fault == GRADIENT && step == 0) m->params.grads[40] *= (acc)1.001;
         if (faulty && fault == GRADIENT_NAN && step == 0) m->params.grads[40] = (acc)NAN;
@@ -79,7 +82,7 @@ static int run_with(Fault fault, const char *dump_path)
         double loss = model_read_loss(m);
         comm_all_reduce(dp, &loss, 1, COMM_DOUBLE, COMM_SUM);
         if (fault == LOSS) loss *= 1.001;
-        verify_loss(v, step, loss);
+        verify_numbers(v, step, loss, optimizer_read_norm(&o));
     }
     dump_weights(&dump, &m->params);
 

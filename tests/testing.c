@@ -149,7 +149,7 @@ const char *testing_token_file(int vocab, int count)
 double loss_of(Model *m, const Rows *rows)
 {
     m->kernels.fill(m->loss_sum, 0, sizeof *m->loss_sum);
-    model_forward(m, rows);
-    model_loss(m, rows, 0.1);
+    model_forward(m, m->activations, rows);
+    model_loss(m, m->activations, 0.1);
     return model_read_loss(m);
 }

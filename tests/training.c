@@ -73,24 +73,29 @@ OptimizerConfig training_recipe(const Training *t)
                              .eps = 1e-8};
 }
 
-Counters training_counters(Group *a, Group *b, Group *c)
+Counters training_counters(Group *const *groups, int count)
 {
-    Counters now = {.group = {a, b, c}};
-    for (int g = 0; g < 3; g++)
-        for (int k = 0; k < COMM_KINDS; k++) now.count[g][k] = group_count(now.group[g], (CommKind)k);
+    Counters now = {0};
+    for (int g = 0; g < count; g++) {
+        if (!groups[g]) continue;
+        CHECK(now.groups < COUNTERS_MAX);
+        now.group[now.groups] = groups[g];
+        for (int k = 0; k < COMM_KINDS; k++) now.count[now.groups][k] = group_count(groups[g], (CommKind)k);
+        now.groups++;
+    }
     return now;
 }
 
 void training_ledger(char *text, size_t size, const Expected *e, const Counters *before, const size_t *held)
 {
-    Counters now = training_counters(before->group[0], before->group[1], before->group[2]);
+    Counters now = training_counters(before->group, before->groups);
     long calls = 0, expected_calls = 0;
     *text = '\0';
     for (int r = 0; r < e->comm_rows && !*text; r++) {
         const ExpectedComm *want = &e->comm[r];
         int g = 0;
-        while (g < 3 && strcmp(group_name(now.group[g]), want->group) != 0) g++;
-        CHECK(g < 3);
+        while (g < now.groups && strcmp(group_name(now.group[g]), want->group) != 0) g++;
+        CHECK(g < now.groups);
         long made = now.count[g][want->kind].calls - before->count[g][want->kind].calls;
         double sent = now.count[g][want->kind].payload - before->count[g][want->kind].payload;
         expected_calls += (long)want->calls;
@@ -98,12 +103,11 @@ void training_ledger(char *text, size_t size, const Expected *e, const Counters 
             snprintf(text, size, "%s %s: %ld calls %.0f bytes, formula %.0f calls %.0f bytes", want->group,
                      comm_kind_name(want->kind), made, sent, want->calls, want->payload);
     }
-    for (int g = 0; g < 3; g++)
+    for (int g = 0; g < now.groups; g++)
         for (int k = 0; k < COMM_KINDS; k++) calls += now.count[g][k].calls - before->count[g][k].calls;
     if (!*text && calls != expected_calls) snprintf(text, size, "%ld calls in all, formula %ld", calls, expected_calls);
     for (int m = 0; m < MEMORY_TWIN && !*text; m++) {
         size_t holds = memory_held((MemoryCategory)m) - held[m];
-        if (m == MEMORY_OPTIMIZER) holds -= sizeof(StepScalars);
         if (holds != e->memory[m])
             snprintf(text, size, "%s: %zu bytes, formula %zu", memory_category_name((MemoryCategory)m), holds,
                      e->memory[m]);

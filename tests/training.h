@@ -25,11 +25,13 @@ DataOrder training_order(const Training *t, int replicas);
 OptimizerConfig training_recipe(const Training *t);
 
 /* One step's counters and bytes, to be compared with the formulas. */
+enum { COUNTERS_MAX = 8 };
 typedef struct {
-    Group *group[3];
-    CommCount count[3][COMM_KINDS];
+    Group *group[COUNTERS_MAX];
+    int groups;
+    CommCount count[COUNTERS_MAX][COMM_KINDS];
 } Counters;
-Counters training_counters(Group *a, Group *b, Group *c);
+Counters training_counters(Group *const *groups, int count); /* NULL among them: left out */
 
 /* Writes into text[size] the first count or payload since `before`, or number of bytes held since `held`, that is not what is
  * expected; nothing if all are. Groups are told apart by name. */

@@ -7,9 +7,9 @@
 
 /* --- buckets --- */
 
-Ddp ddp_create(Params *params, Group *group, DdpOptions options)
+Ddp ddp_create(Params *params, const MicroStep *micro_step, Group *group, DdpOptions options)
 {
-    Ddp ddp = {.params = params, .group = group, .options = options};
+    Ddp ddp = {.params = params, .micro_step = micro_step, .group = group, .options = options};
     group_open_device(group, params->grads);
     double full = options.bucket_mb * 1048576 / sizeof(acc); /* elements */
     ddp.bucket = calloc((size_t)params->units, sizeof *ddp.bucket);
@@ -50,7 +50,7 @@ static void wait(Bucket *bucket)
     bucket->work = NULL;
 }
 
-/* The bucket that is complete with this unit, the nearest to the root of those in it; NULL if none is. */
+/* The bucket whose last gradient this unit produces; NULL if there is none. */
 static Bucket *completed_by(const Ddp *ddp, int unit)
 {
     for (int b = 0; b < ddp->buckets; b++)
@@ -63,12 +63,13 @@ static void after_backward(void *self, int unit)
 {
     Ddp *ddp = self;
     Bucket *bucket = completed_by(ddp, unit);
-    bool reduces = ddp->last_micro_step || BUG(reduce_every_micro_step);
-    if (!bucket || !reduces || ddp->options.bucket_mb == 0) return;
+    if (!bucket || !(backward_reduces(ddp->micro_step) || BUG(reduce_every_micro_step))) return;
+    if (ddp->options.bucket_mb == 0) return; /* ddp_finish reduces everything */
     if (BUG(forget_last_bucket) && unit == 0) return;
     start(ddp, bucket);
-    bool overlaps = ddp->options.overlap && ddp->last_micro_step; /* it is the last, but for the bug above */
-    if (!overlaps) wait(bucket);
+    /* always true here unless reduce_every_micro_step is on: then the next micro-step adds to the same bucket */
+    bool stays_until_finish = backward_reduces(ddp->micro_step);
+    if (!ddp->options.overlap || !stays_until_finish) wait(bucket);
 }
 
 ParameterSeam ddp_seam(Ddp *ddp)
@@ -76,13 +77,13 @@ ParameterSeam ddp_seam(Ddp *ddp)
     return (ParameterSeam){.self = ddp, .after_backward = after_backward};
 }
 
-void ddp_begin(Ddp *ddp, bool last_micro_step)
-{
-    ddp->last_micro_step = last_micro_step;
-}
-
 void ddp_finish(Ddp *ddp)
 {
     if (ddp->options.bucket_mb == 0) start(ddp, &ddp->bucket[0]); /* the naive form: everything, now */
     for (int b = 0; b < ddp->buckets; b++) wait(&ddp->bucket[b]);
+}
+
+void ddp_replicas(const Ddp *ddp, Replicas *replicas)
+{
+    replicas_add(replicas, ddp->group, EQUAL_SHARDS);
 }

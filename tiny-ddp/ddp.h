@@ -16,11 +16,11 @@
  */
 #pragma once
 
-#include "comm/comm.h"
-#include "observe/ledger.h"
 #include "base/options.h"
+#include "comm/comm.h"
 #include "model/params.h"
 #include "model/seams.h"
+#include "observe/ledger.h"
 
 typedef struct {
     long dp;          /* ranks; 0: all of them */
@@ -38,35 +38,33 @@ typedef struct {
 
 typedef struct {
     Params *params;
+    const MicroStep *micro_step; /* the one under way */
     Group *group;
     DdpOptions options;
     Bucket *bucket; /* [buckets]  in the order in which they fill */
     int buckets;
-    bool last_micro_step;
 } Ddp;
 
-/* Cuts the units into buckets. `params` must outlive the Ddp. */
-Ddp ddp_create(Params *params, Group *group, DdpOptions options);
+/* Groups the units into buckets. `params`, `micro_step` and `group` must outlive the Ddp. */
+Ddp ddp_create(Params *params, const MicroStep *micro_step, Group *group, DdpOptions options);
 void ddp_free(Ddp *ddp);
 
-/* For model->seams.parameters. */
+/* For model->seams.parameters. Only the backward pass of the last micro-step reduces. */
 ParameterSeam ddp_seam(Ddp *ddp);
-
-/* Call before each micro-step's forward pass. Only the last micro-step's backward pass reduces. */
-void ddp_begin(Ddp *ddp, bool last_micro_step);
 
 /* [all ranks] Call after the last backward pass: when it returns, params->grads is the sum over the ranks. */
 void ddp_finish(Ddp *ddp);
+
+/* Adds what must be equal on all ranks of the group. */
+void ddp_replicas(const Ddp *ddp, Replicas *replicas);
 
 /* --- ddp_plan.c: the flags, and what the scheme promises, from the configuration alone --- */
 
 OptionTable ddp_options(DdpOptions *options);
 
-/* What --ledger expects of `steps` steps over `ranks` ranks, beside what every trainer has. */
-void ddp_expect(Expected *expected, const ModelConfig *model, DdpOptions options, int ranks, long steps);
-
-/* Of that the collectives alone, for gradients cut by the table `params` (which other trainers slice). */
-void ddp_expect_buckets(Expected *expected, const Params *params, DdpOptions options, int ranks, long steps);
+/* What --ledger expects of `steps` steps over `ranks` ranks, beside what every trainer has. `params`: the table of what a
+ * rank holds of the model, under this scheme all of it or its slice along tp. */
+void ddp_expect(Expected *expected, const Params *params, DdpOptions options, int ranks, long steps);
 
 /* Draws one step's compute and collectives (--show plan). */
 void ddp_show_plan(const ModelConfig *model, DdpOptions options, long accumulate);

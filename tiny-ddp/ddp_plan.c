@@ -26,7 +26,7 @@ static bool bucket_ends(DdpOptions options, int unit, double bytes)
     return unit == 0 || (options.bucket_mb > 0 && bytes >= options.bucket_mb * 1048576);
 }
 
-void ddp_expect_buckets(Expected *expected, const Params *p, DdpOptions options, int ranks, long steps)
+void ddp_expect(Expected *expected, const Params *p, DdpOptions options, int ranks, long steps)
 {
     double calls = 0, bytes = 0;
     for (int u = p->units - 1; u >= 0; u--) {
@@ -37,16 +37,6 @@ void ddp_expect_buckets(Expected *expected, const Params *p, DdpOptions options,
     }
     double gradients = (double)(p->count * sizeof(acc));
     expect(expected, "dp", COMM_ALL_REDUCE, calls * (double)steps, gradients * (double)steps, ranks);
-}
-
-void ddp_expect(Expected *expected, const ModelConfig *model, DdpOptions options, int ranks, long steps)
-{
-    Params p = params_table(model);
-    ddp_expect_buckets(expected, &p, options, ranks, steps);
-    expected->memory[MEMORY_OPTIMIZER] += p.count * expected->optimizer_bytes;
-    expected->memory[MEMORY_PARAMETERS] += p.count * (sizeof(real) + MASTER_BYTES);
-    expected->memory[MEMORY_GRADIENTS] += p.count * sizeof(acc);
-    params_free(&p);
 }
 
 static void show_backward(const Params *p, DdpOptions options)

@@ -10,7 +10,7 @@
  * resharded, given back, when its use is over, before the gather that needs the slot is started. The root has a slot of its
  * own and stays from its first use to the end of the backward pass.
  *
- * HSDP is the same inside a group of ranks; the owners of a part in different groups then all-reduce it. */
+ * HSDP is the same inside a group of ranks; the owners of a shard in different groups then all-reduce it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,7 +29,7 @@ typedef struct {
 /* Room for one unit's gradients, and for the reduction of them that is under way. */
 typedef struct {
     acc *grads;   /* [padded]  partial */
-    acc *reduced; /* [part]    what a reduction leaves, to be added to the shard; NULL: it goes to the shard itself */
+    acc *reduced; /* [shard]   what a reduction leaves, to be added to the shard; NULL: it goes to the shard itself */
     real *narrow, *narrow_reduced; /* both as they travel under --reduce real, then always added; else NULL */
     Work *reduce;
     int unit; /* whose reduction that is */
@@ -45,7 +45,7 @@ typedef struct {
 
 static size_t padded(const Sharding *s, int unit)
 {
-    return s->params->piece[unit].part * (size_t)group_size(s->groups.reduce);
+    return s->params->unit[unit].shard->padded * (size_t)group_size(s->groups.reduce);
 }
 
 static WeightSlot *weight_slot(const Fsdp *f, int unit)
@@ -64,7 +64,16 @@ static bool accumulates_whole(const Sharding *s)
     return s->accumulate > 1 && !s->options.accumulate_sharded;
 }
 
-/* --- buffers: all layers have the same size --- */
+/* --- buffers --- */
+
+/* Elements of the largest shard of the units that use this slot: the root uses slot 0, layer l slot 1 + l mod `layers`. */
+static size_t largest_shard(const Sharding *s, int slot, int layers)
+{
+    size_t largest = slot == 0 ? s->params->unit[0].shard->padded : 0;
+    for (int u = slot; u < s->params->units && slot > 0; u += layers)
+        if (s->params->unit[u].shard->padded > largest) largest = s->params->unit[u].shard->padded;
+    return largest;
+}
 
 static void *create(Sharding *s)
 {
@@ -78,17 +87,20 @@ static void *create(Sharding *s)
     f->grad = calloc(1 + (size_t)f->grad_layers, sizeof *f->grad);
     f->replicate = calloc((size_t)s->params->units, sizeof(Work *));
     if (!f->weight || !f->grad || !f->replicate) fatal("out of memory");
-    for (int i = 0; i <= f->weight_layers; i++)
-        f->weight[i] = (WeightSlot){.unit = -1, .weights = memory_alloc(padded(s, i) * sizeof(real), MEMORY_BUFFERS)};
+    size_t ranks = (size_t)group_size(s->groups.reduce);
+    for (int i = 0; i <= f->weight_layers; i++) {
+        size_t whole = largest_shard(s, i, f->weight_layers) * ranks;
+        f->weight[i] = (WeightSlot){.unit = -1, .weights = memory_alloc(whole * sizeof(real), MEMORY_BUFFERS)};
+    }
     for (int i = 0; i <= f->grad_layers; i++) {
         GradSlot *g = &f->grad[i];
-        size_t whole = padded(s, i), part = s->params->piece[i].part;
+        size_t shard = largest_shard(s, i, f->grad_layers), whole = shard * ranks;
         g->grads = memory_alloc(whole * sizeof(acc), MEMORY_BUFFERS);
         if (f->narrow) {
             g->narrow = memory_alloc(whole * sizeof(real), MEMORY_BUFFERS);
-            g->narrow_reduced = memory_alloc(part * sizeof(real), MEMORY_BUFFERS);
+            g->narrow_reduced = memory_alloc(shard * sizeof(real), MEMORY_BUFFERS);
         } else if (s->accumulate > 1 && s->options.accumulate_sharded) {
-            g->reduced = memory_alloc(part * sizeof(acc), MEMORY_BUFFERS);
+            g->reduced = memory_alloc(shard * sizeof(acc), MEMORY_BUFFERS);
         }
     }
     return f;
@@ -114,11 +126,11 @@ static void end(void *state)
 static void start_gather(Sharding *s, int unit)
 {
     WeightSlot *slot = weight_slot(s->state, unit);
-    const Piece *mine = &s->params->piece[unit];
+    const Shard *mine = s->params->unit[unit].shard;
     if (slot->unit == unit) return;
     CHECK(slot->unit < 0);
     slot->unit = unit;
-    slot->gather = comm_start_all_gather(s->groups.gather, slot->weights, mine->weights, mine->part, COMM_REAL);
+    slot->gather = comm_start_all_gather(s->groups.gather, slot->weights, mine->weights, mine->padded, COMM_REAL);
 }
 
 /* After this the unit's weights can be used, by whatever is launched next. Starts to gather `next` behind it, if that is a
@@ -147,15 +159,15 @@ static void start_reduce(Sharding *s, int unit)
 {
     Fsdp *f = s->state;
     GradSlot *slot = grad_slot(f, unit);
-    Piece *mine = &s->params->piece[unit];
+    Shard *mine = s->params->unit[unit].shard;
     slot->unit = unit;
     if (f->narrow) {
         s->kernels.cast(slot->narrow, slot->grads, padded(s, unit));
-        slot->reduce = comm_start_reduce_scatter(s->groups.reduce, slot->narrow_reduced, slot->narrow, mine->part,
+        slot->reduce = comm_start_reduce_scatter(s->groups.reduce, slot->narrow_reduced, slot->narrow, mine->padded,
                                                  COMM_REAL, COMM_SUM);
     } else {
         acc *to = slot->reduced && !BUG(overwrite_shard) ? slot->reduced : mine->grads;
-        slot->reduce = comm_start_reduce_scatter(s->groups.reduce, to, slot->grads, mine->part, COMM_ACC, COMM_SUM);
+        slot->reduce = comm_start_reduce_scatter(s->groups.reduce, to, slot->grads, mine->padded, COMM_ACC, COMM_SUM);
     }
 }
 
@@ -164,16 +176,16 @@ static void finish_reduce(Sharding *s, GradSlot *slot)
 {
     Fsdp *f = s->state;
     if (!slot->reduce) return;
-    Piece *mine = &s->params->piece[slot->unit];
+    Shard *mine = s->params->unit[slot->unit].shard;
     comm_wait(slot->reduce);
     slot->reduce = NULL;
     if (f->narrow)
-        s->kernels.add_real(mine->grads, slot->narrow_reduced, mine->part);
+        s->kernels.add_real(mine->grads, slot->narrow_reduced, mine->padded);
     else if (slot->reduced && !BUG(overwrite_shard))
-        s->kernels.add(mine->grads, slot->reduced, mine->part);
-    if (sharding_is_last(s) && group_size(s->groups.replicate) > 1)
+        s->kernels.add(mine->grads, slot->reduced, mine->padded);
+    if (backward_is_last(s->micro_step) && group_size(s->groups.replicate) > 1)
         f->replicate[slot->unit] =
-            comm_start_all_reduce(s->groups.replicate, mine->grads, mine->part, COMM_ACC, COMM_SUM);
+            comm_start_all_reduce(s->groups.replicate, mine->grads, mine->padded, COMM_ACC, COMM_SUM);
 }
 
 /* --- the seam --- */
@@ -195,7 +207,7 @@ static void before_backward(void *self, int unit)
     GradSlot *slot = grad_slot(s->state, unit);
     unshard(s, unit, unit == 0 ? s->params->units - 1 : unit - 1); /* after the root comes the last layer */
     finish_reduce(s, slot);
-    if (s->micro_step == 0 || !accumulates_whole(s))
+    if (s->micro_step->index == 0 || !accumulates_whole(s))
         s->kernels.fill(slot->grads, 0, padded(s, unit) * sizeof *slot->grads);
     s->params->unit[unit].grads = slot->grads;
 }
@@ -204,9 +216,9 @@ static void after_backward(void *self, int unit)
 {
     Sharding *s = self;
     Fsdp *f = s->state;
-    if (s->options.reshard || sharding_is_last(s)) reshard(s, unit);
+    if (s->options.reshard || backward_is_last(s->micro_step)) reshard(s, unit);
     s->params->unit[unit].grads = NULL;
-    if (accumulates_whole(s) && !sharding_is_last(s)) return;
+    if (!backward_reduces(s->micro_step)) return;
     start_reduce(s, unit);
     if (!s->options.prefetch) finish_reduce(s, grad_slot(f, unit));
     if (unit > 0) return;
@@ -226,11 +238,11 @@ static void finish(Sharding *s)
 
 #define FSDP(NAME)                                                                                                     \
     {                                                                                                                  \
-        .name = NAME, .holding = {.cut = CUT_UNITS}, .create = create, .free = end,                                    \
+        .name = NAME, .placement = {.by = SHARD_UNITS}, .create = create, .free = end,                                 \
         .seam = {.before_forward = before_forward,                                                                     \
                  .after_forward = after_forward,                                                                       \
                  .before_backward = before_backward,                                                                   \
                  .after_backward = after_backward},                                                                    \
-        .finish = finish                                                                                               \
+        .finish = finish, .replicates = true                                                                           \
     }
 const Strategy strategy_fsdp = FSDP("fsdp"), strategy_hsdp = FSDP("hsdp");

@@ -12,7 +12,8 @@ static void *ddp_start(Sharding *s)
 {
     Ddp *ddp = malloc(sizeof *ddp);
     if (!ddp) fatal("out of memory");
-    *ddp = ddp_create(s->params, s->groups.replicate, (DdpOptions){.overlap = s->options.prefetch, .bucket_mb = 1});
+    *ddp = ddp_create(s->params, s->micro_step, s->groups.replicate,
+                      (DdpOptions){.overlap = s->options.prefetch, .bucket_mb = 1});
     return ddp;
 }
 
@@ -20,11 +21,6 @@ static void ddp_end(void *state)
 {
     ddp_free(state);
     free(state);
-}
-
-static void ddp_begin_micro_step(Sharding *s)
-{
-    ddp_begin(s->state, sharding_is_last(s));
 }
 
 static void ddp_after_backward(void *self, int unit)
@@ -41,12 +37,12 @@ static void ddp_reduce(Sharding *s)
 
 const Strategy strategy_ddp = {
     .name = "ddp",
-    .holding = {.cut = CUT_NOTHING},
+    .placement = {.by = SHARD_NOTHING},
     .create = ddp_start,
     .free = ddp_end,
-    .begin = ddp_begin_micro_step,
     .seam = {.after_backward = ddp_after_backward},
     .finish = ddp_reduce,
+    .replicates = true,
 };
 
 /* --- any strategy --- */
@@ -63,23 +59,25 @@ const Strategy *strategy_find(const char *name)
 ShardGroups sharding_groups(const Mesh *mesh)
 {
     ShardGroups groups = {0};
-    groups.gather = mesh_group(mesh, 1u << AXIS_FSDP, "gather");
-    groups.reduce = mesh_group(mesh, 1u << AXIS_FSDP, "reduce");
-    groups.replicate = mesh_group(mesh, 1u << AXIS_DP, "dp");
+    groups.gather = mesh_group(mesh, ALONG_FSDP, "gather");
+    groups.reduce = mesh_group(mesh, ALONG_FSDP, "reduce");
+    groups.replicate = mesh_group(mesh, ALONG_DP, "dp");
     return groups;
 }
 
-Sharding sharding_create(Params *params, const Kernels *kernels, ShardGroups groups, ShardingOptions options,
-                         int accumulate)
+Sharding sharding_create(Params *params, MicroStep *micro_step, const Kernels *kernels, ShardGroups groups,
+                         ShardingOptions options, int accumulate)
 {
     Sharding s = {.strategy = strategy_find(options.strategy),
                   .params = params,
+                  .micro_step = micro_step,
                   .kernels = *kernels,
                   .groups = groups,
                   .options = options,
                   .accumulate = accumulate};
     CHECK(s.strategy);
-    bool sharded = s.strategy->holding.cut != CUT_NOTHING;
+    micro_step->reduces_each = sharding_reduces_each(&options);
+    bool sharded = s.strategy->placement.by != SHARD_NOTHING;
     if (sharded) {
         group_open_device(groups.gather, params->weights);
         group_open_device(groups.reduce, params->grads);
@@ -105,20 +103,13 @@ ParameterSeam sharding_seam(Sharding *s)
     return seam;
 }
 
-void sharding_begin(Sharding *s, int m)
-{
-    s->micro_step = m;
-    if (s->strategy->begin) s->strategy->begin(s);
-}
-
-bool sharding_is_last(const Sharding *s)
-{
-    return s->micro_step == s->accumulate - 1;
-}
-
 void sharding_finish(Sharding *s)
 {
+    Params *p = s->params;
     if (s->strategy->finish) s->strategy->finish(s);
+    if (s->strategy->replicates || group_size(s->groups.replicate) == 1) return;
+    acc *shards = p->reduced_grads ? p->reduced_grads : p->grads; /* all of them, one after the other */
+    comm_all_reduce(s->groups.replicate, shards, p->held, COMM_ACC, COMM_SUM);
 }
 
 void sharding_publish(Sharding *s)
@@ -126,13 +117,8 @@ void sharding_publish(Sharding *s)
     if (s->strategy->publish) s->strategy->publish(s);
 }
 
-Replicas sharding_replicas(const Sharding *s)
+void sharding_replicas(const Sharding *s, Replicas *replicas)
 {
-    const Holding *h = &s->strategy->holding;
-    return (Replicas){.pieces = s->groups.replicate, .whole = h->whole_weights ? s->groups.gather : NULL};
-}
-
-Group *sharding_norm_group(const Sharding *s)
-{
-    return s->strategy->holding.cut == CUT_NOTHING ? NULL : s->groups.reduce;
+    replicas_add(replicas, s->groups.replicate, EQUAL_SHARDS);
+    if (s->strategy->placement.whole_weights) replicas_add(replicas, s->groups.gather, EQUAL_WHOLE_WEIGHTS);
 }

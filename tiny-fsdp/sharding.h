@@ -11,7 +11,7 @@
  *
  * Communication per step and rank, times (N-1)/N. Letters here: N ranks of a shard group, M groups; P elements, of which P_r
  * in the root unit and P_l in layers; A micro-steps; w = sizeof(real), g = sizeof(acc). Sizes are padded to N parts of whole
- * multiples of PART_ALIGN elements:
+ * multiples of SHARD_ALIGN elements:
  *
  *            all-gather on `gather`              reduce-scatter on `reduce`
  *   zero1    P w                 in 1 call       P g      in 1 call
@@ -21,7 +21,7 @@
  *            --reshard 0: P w                    --accumulate-sharded 0: P g
  *   hsdp     as fsdp, and a shard of P g is all-reduced on `dp` over the M groups, a unit each (times 2 (M-1)/M)
  *
- * and 8 bytes are all-reduced on `reduce` for the norm. zero1 and zero2 gather after the optimizer, the others before use.
+ * zero1 and zero2 gather after the optimizer, the others before use.
  *
  * Memory per rank, s = P/N, u = the largest layer (zero3: P_r and u not padded); m = g in bf16, where master weights are
  * apart, else 0:
@@ -68,12 +68,12 @@ typedef struct Sharding Sharding;
 /* One strategy; an empty member does nothing. `state` is its own. */
 typedef struct {
     const char *name;
-    Holding holding;
+    Placement placement;
     void *(*create)(Sharding *);
     void (*free)(void *state);
-    void (*begin)(Sharding *);   /* before each micro-step */
     ParameterSeam seam;          /* with a Sharding as self */
     void (*finish)(Sharding *);  /* after the last backward pass: gradients reach their owners */
+    bool replicates;             /* it sums over the replicas itself, as shards get ready; else sharding_finish does */
     void (*publish)(Sharding *); /* after the optimizer: weights reach everyone */
 } Strategy;
 extern const Strategy strategy_ddp, strategy_zero1, strategy_zero2, strategy_zero3, strategy_fsdp, strategy_hsdp;
@@ -84,8 +84,8 @@ struct Sharding {
     Kernels kernels;
     ShardGroups groups;
     ShardingOptions options;
-    int accumulate; /* micro-steps in a step */
-    int micro_step; /* that is under way */
+    int accumulate;              /* micro-steps in a step */
+    const MicroStep *micro_step; /* the one under way */
     void *state;
 };
 
@@ -95,31 +95,23 @@ const Strategy *strategy_find(const char *name);
 /* [all ranks of the mesh] */
 ShardGroups sharding_groups(const Mesh *mesh);
 
-/* [all ranks] Takes the buffers, plugs nothing in. `params` were created under the strategy's holding and drawn; where whole
- * weights are kept, they are gathered here for the first time, not counted. */
-Sharding sharding_create(Params *params, const Kernels *kernels, ShardGroups groups, ShardingOptions options,
-                         int accumulate);
+/* [all ranks] Takes the buffers, plugs nothing in. `params` were created under the strategy's placement and drawn; where
+ * whole weights are kept, they are gathered here for the first time, not counted. Steps have `accumulate` micro-steps. */
+Sharding sharding_create(Params *params, MicroStep *micro_step, const Kernels *kernels, ShardGroups groups,
+                         ShardingOptions options, int accumulate);
 void sharding_free(Sharding *sharding);
 
 /* For model->seams.parameters. `sharding` stays where it is. */
 ParameterSeam sharding_seam(Sharding *sharding);
 
-/* Call before each micro-step's forward pass; m counts from 0. */
-void sharding_begin(Sharding *sharding, int m);
-
-/* [all ranks] Call after the last backward pass: then each piece's gradients are complete. */
+/* [all ranks] Call after the last backward pass: then each shard's gradients are complete. */
 void sharding_finish(Sharding *sharding);
 
 /* [all ranks] Call after the optimizer. */
 void sharding_publish(Sharding *sharding);
 
-bool sharding_is_last(const Sharding *sharding); /* of the step's micro-steps */
-
-/* Whose weights must be equal. */
-Replicas sharding_replicas(const Sharding *sharding);
-
-/* Whose pieces together are the model once: for the norm. NULL: each rank's are. */
-Group *sharding_norm_group(const Sharding *sharding);
+/* Adds what must be equal on which ranks. */
+void sharding_replicas(const Sharding *sharding, Replicas *replicas);
 
 /* --- sharding_plan.c: the flags, and what the strategies promise, from the configuration alone --- */
 
@@ -131,8 +123,12 @@ const char *sharding_check(const ShardingOptions *options, int ranks);
 /* How many ranks along fsdp and dp. Call after sharding_check. */
 Shape sharding_shape(const ShardingOptions *options, int ranks);
 
-/* What --ledger expects of `steps` steps, beside what every trainer has. */
-void sharding_expect(Expected *expected, const ModelConfig *model, const ShardingOptions *options, Shape shape,
+/* Does every micro-step reduce, rather than only the last? */
+bool sharding_reduces_each(const ShardingOptions *options);
+
+/* What --ledger expects of `steps` steps, beside what every trainer has. `params`: the table of the model, or of a slice of
+ * it along tp. */
+void sharding_expect(Expected *expected, const Params *params, const ShardingOptions *options, Shape shape,
                      int accumulate, long steps);
 
 /* Draws one step's compute and collectives (--show plan). */

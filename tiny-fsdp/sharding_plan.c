@@ -67,6 +67,11 @@ Shape sharding_shape(const ShardingOptions *o, int ranks)
     return (Shape){{[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_FSDP] = n, [AXIS_DP] = ranks / n}};
 }
 
+bool sharding_reduces_each(const ShardingOptions *o)
+{
+    return is(o, "zero2") || is(o, "zero3") || (is_fsdp(o) && o->accumulate_sharded);
+}
+
 /* --- what is sent and held --- */
 
 /* Sizes of a model cut over n ranks: elements of all parts together, padded, that is n times a rank's. */
@@ -79,7 +84,7 @@ typedef struct {
 
 static double padded(size_t count, int n)
 {
-    size_t step = (size_t)n * PART_ALIGN;
+    size_t step = (size_t)n * SHARD_ALIGN;
     return (double)((count + step - 1) / step * step);
 }
 
@@ -88,69 +93,73 @@ static double most(double a, double b)
     return a > b ? a : b;
 }
 
-static Sizes sizes_of(const ModelConfig *model, int n)
+static Sizes sizes_of(const Params *p, int n)
 {
-    Params p = params_table(model);
-    Sizes s = {.units = p.units, .views = p.views, .n = n, .model = padded(p.count, n)};
-    s.root = padded(p.unit[0].count, n);
-    for (int u = 1; u < p.units; u++) {
-        s.layers += padded(p.unit[u].count, n);
-        s.layer = most(s.layer, padded(p.unit[u].count, n));
+    Sizes s = {.units = p->units, .views = p->views, .n = n, .model = padded(p->count, n)};
+    s.root = padded(p->unit[0].count, n);
+    for (int u = 1; u < p->units; u++) {
+        s.layers += padded(p->unit[u].count, n);
+        s.layer = most(s.layer, padded(p->unit[u].count, n));
     }
-    for (int v = 0; v < p.views; v++) {
-        s.views_of_root += p.view[v].unit == 0;
-        s.by_view += padded(p.view[v].size, n);
-        s.largest_view = most(s.largest_view, padded(p.view[v].size, n));
+    for (int v = 0; v < p->views; v++) {
+        s.views_of_root += p->view[v].unit == 0;
+        s.by_view += padded(p->view[v].size, n);
+        s.largest_view = most(s.largest_view, padded(p->view[v].size, n));
     }
-    params_free(&p);
     return s;
 }
 
-static void hold(Expected *e, double parameters, double masters, double gradients, double moments, double buffers)
+static void hold_buffers(Expected *e, double bytes)
 {
-    e->memory[MEMORY_PARAMETERS] += (size_t)(parameters * sizeof(real) + masters * MASTER_BYTES);
-    e->memory[MEMORY_GRADIENTS] += (size_t)(gradients * sizeof(acc));
-    e->memory[MEMORY_OPTIMIZER] += (size_t)(moments * (double)e->optimizer_bytes);
-    e->memory[MEMORY_BUFFERS] += (size_t)buffers;
+    e->memory[MEMORY_BUFFERS] += (size_t)bytes;
 }
 
 static void expect_zero1(Expected *e, const Sizes *s, long steps)
 {
-    double k = (double)steps, part = s->model / s->n;
+    double k = (double)steps;
     expect(e, "gather", COMM_ALL_GATHER, k, k * s->model * sizeof(real), s->n);
     expect(e, "reduce", COMM_REDUCE_SCATTER, k, k * s->model * sizeof(acc), s->n);
-    hold(e, s->model, part, s->model + part, part, 0);
 }
 
 static void expect_zero2(Expected *e, const Sizes *s, int A, long steps)
 {
-    double k = (double)steps, all = s->root + s->layers, part = all / s->n;
+    double k = (double)steps, all = s->root + s->layers;
     double reduced = A > 1 ? most(s->root, s->layer) / s->n : 0;
     expect(e, "gather", COMM_ALL_GATHER, k * s->units, k * all * sizeof(real), s->n);
     expect(e, "reduce", COMM_REDUCE_SCATTER, k * A * s->units, k * A * all * sizeof(acc), s->n);
-    hold(e, all, part, part, part, (s->root + s->layer + reduced) * sizeof(acc));
+    hold_buffers(e, (s->root + s->layer + reduced) * sizeof(acc));
 }
 
-static void expect_zero3(Expected *e, const ModelConfig *model, const Sizes *s, int A, long steps)
+static void expect_zero3(Expected *e, const Params *p, const Sizes *s, int A, long steps)
 {
-    Params p = params_table(model);
-    double k = (double)steps * A, root = 0, unpadded_layer = 0, part = s->by_view / s->n;
-    for (int v = 0; v < p.views; v++)
-        if (p.view[v].unit == 0) root += padded(p.view[v].size, s->n);
-    for (int u = 1; u < p.units; u++) unpadded_layer = most(unpadded_layer, (double)p.unit[u].count);
-    double units = (double)p.unit[0].count + unpadded_layer, reduced = A > 1 ? s->largest_view / s->n : 0;
+    double k = (double)steps * A, root = 0, unpadded_layer = 0;
+    for (int v = 0; v < p->views; v++)
+        if (p->view[v].unit == 0) root += padded(p->view[v].size, s->n);
+    for (int u = 1; u < p->units; u++) unpadded_layer = most(unpadded_layer, (double)p->unit[u].count);
+    double units = (double)p->unit[0].count + unpadded_layer, reduced = A > 1 ? s->largest_view / s->n : 0;
     expect(e, "gather", COMM_ALL_GATHER, k * (2 * s->views - s->views_of_root),
            k * (2 * s->by_view - root) * sizeof(real), s->n);
     expect(e, "reduce", COMM_REDUCE_SCATTER, k * s->views, k * s->by_view * sizeof(acc), s->n);
-    hold(e, part, part, part, part,
-         units * (sizeof(real) + sizeof(acc)) + s->largest_view * (sizeof(real) + sizeof(acc)) + reduced * sizeof(acc));
-    params_free(&p);
+    hold_buffers(e, (units + s->largest_view) * (sizeof(real) + sizeof(acc)) + reduced * sizeof(acc));
 }
 
-static void expect_fsdp(Expected *e, const Sizes *s, const ShardingOptions *o, int dp, int A, long steps)
+/* Elements of `slots` buffers that the layers take in turn, each as large as its largest layer. */
+static double in_turn(const Params *p, int n, int slots)
 {
-    int layers = s->units - 1, two = layers < 2 ? layers : 2;
-    double k = (double)steps, all = s->root + s->layers, part = all / s->n;
+    double all = 0;
+    for (int s = 1; s <= slots; s++) {
+        double largest = 0;
+        for (int u = s; u < p->units; u += slots) largest = most(largest, padded(p->unit[u].count, n));
+        all += largest;
+    }
+    return all;
+}
+
+static void expect_fsdp(Expected *e, const Params *p, const Sizes *s, const ShardingOptions *o, int dp, int A,
+                        long steps)
+{
+    int layers = s->units - 1;
+    double k = (double)steps, all = s->root + s->layers, two = in_turn(p, s->n, layers < 2 ? layers : 2);
     bool whole = A > 1 && !o->accumulate_sharded, narrow = strcmp(o->reduce, "real") == 0 && MASTER_BYTES;
     double gathers = o->reshard ? A * (1 + 2.0 * layers) : s->units;
     double gathered = o->reshard ? A * (s->root + 2 * s->layers) : all;
@@ -158,31 +167,35 @@ static void expect_fsdp(Expected *e, const Sizes *s, const ShardingOptions *o, i
     expect(e, "gather", COMM_ALL_GATHER, k * gathers, k * gathered * sizeof(real), s->n);
     expect(e, "reduce", COMM_REDUCE_SCATTER, k * reduces * s->units,
            k * reduces * all * (narrow ? sizeof(real) : sizeof(acc)), s->n);
-    if (dp > 1) expect(e, "dp", COMM_ALL_REDUCE, k * s->units, k * part * sizeof(acc), dp);
+    if (dp > 1) expect(e, "dp", COMM_ALL_REDUCE, k * s->units, k * all / s->n * sizeof(acc), dp);
 
-    double weights = s->root + (o->reshard ? two * s->layer : s->layers);
-    double grads = s->root + (whole ? s->layers : two * s->layer);
+    double weights = s->root + (o->reshard ? two : s->layers);
+    double grads = s->root + (whole ? s->layers : two);
     double buffers = weights * sizeof(real) + grads * sizeof(acc);
     if (narrow)
         buffers += (grads + grads / s->n) * sizeof(real);
     else if (A > 1 && !whole)
         buffers += grads / s->n * sizeof(acc);
-    hold(e, part, part, part, part, buffers);
+    hold_buffers(e, buffers);
 }
 
-void sharding_expect(Expected *e, const ModelConfig *model, const ShardingOptions *o, Shape shape, int A, long steps)
+void sharding_expect(Expected *e, const Params *params, const ShardingOptions *o, Shape shape, int A, long steps)
 {
     int n = shape.size[AXIS_FSDP], dp = shape.size[AXIS_DP];
     if (is(o, "ddp")) {
-        ddp_expect(e, model, (DdpOptions){.bucket_mb = 1}, dp, steps);
+        ddp_expect(e, params, (DdpOptions){.bucket_mb = 1}, dp, steps);
         return;
     }
-    Sizes s = sizes_of(model, n);
+    Sizes s = sizes_of(params, n);
     if (is(o, "zero1")) expect_zero1(e, &s, steps);
     if (is(o, "zero2")) expect_zero2(e, &s, A, steps);
-    if (is(o, "zero3")) expect_zero3(e, model, &s, A, steps);
-    if (is_fsdp(o)) expect_fsdp(e, &s, o, dp, A, steps);
-    expect(e, "reduce", COMM_ALL_REDUCE, (double)steps, 8 * (double)steps, n); /* the norm */
+    if (is(o, "zero3")) expect_zero3(e, params, &s, A, steps);
+    if (is_fsdp(o)) {
+        expect_fsdp(e, params, &s, o, dp, A, steps);
+    } else if (dp > 1) { /* all shards in one call, after the last backward pass */
+        double held = is(o, "zero1") ? s.model : is(o, "zero2") ? s.root + s.layers : s.by_view;
+        expect(e, "dp", COMM_ALL_REDUCE, (double)steps, (double)steps * held / n * sizeof(acc), dp);
+    }
 }
 
 /* --- the schedule: what each lane does at the same time --- */

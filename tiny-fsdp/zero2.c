@@ -9,26 +9,26 @@
 
 typedef struct {
     acc *root, *layer; /* [padded]  the gradients of the unit under way */
-    acc *reduced;      /* [part]    its reduced part, if it is to be added to what is there; else NULL */
+    acc *reduced;      /* [shard]   its reduced shard, if that is to be added to what is there; else NULL */
 } Zero2;
 
 static size_t padded(const Sharding *s, int unit)
 {
-    return s->params->piece[unit].part * (size_t)group_size(s->groups.reduce);
+    return s->params->unit[unit].shard->padded * (size_t)group_size(s->groups.reduce);
 }
 
 static void *create(Sharding *s)
 {
     Zero2 *z = calloc(1, sizeof *z);
     if (!z) fatal("out of memory");
-    size_t largest_layer = 0, largest_part = 0;
+    size_t largest_layer = 0, largest_shard = 0;
     for (int u = 0; u < s->params->units; u++) {
         if (u > 0 && padded(s, u) > largest_layer) largest_layer = padded(s, u);
-        if (s->params->piece[u].part > largest_part) largest_part = s->params->piece[u].part;
+        if (s->params->unit[u].shard->padded > largest_shard) largest_shard = s->params->unit[u].shard->padded;
     }
     z->root = memory_alloc(padded(s, 0) * sizeof *z->root, MEMORY_BUFFERS);
     z->layer = memory_alloc(largest_layer * sizeof *z->layer, MEMORY_BUFFERS);
-    if (s->accumulate > 1) z->reduced = memory_alloc(largest_part * sizeof *z->reduced, MEMORY_BUFFERS);
+    if (s->accumulate > 1) z->reduced = memory_alloc(largest_shard * sizeof *z->reduced, MEMORY_BUFFERS);
     return z;
 }
 
@@ -54,25 +54,25 @@ static void after_backward(void *self, int unit)
 {
     Sharding *s = self;
     Zero2 *z = s->state;
-    Piece *mine = &s->params->piece[unit];
+    Shard *mine = s->params->unit[unit].shard;
     bool adds = z->reduced && !BUG(overwrite_shard);
-    comm_reduce_scatter(s->groups.reduce, adds ? z->reduced : mine->grads, s->params->unit[unit].grads, mine->part,
+    comm_reduce_scatter(s->groups.reduce, adds ? z->reduced : mine->grads, s->params->unit[unit].grads, mine->padded,
                         COMM_ACC, COMM_SUM);
-    if (adds) s->kernels.add(mine->grads, z->reduced, mine->part);
+    if (adds) s->kernels.add(mine->grads, z->reduced, mine->padded);
     s->params->unit[unit].grads = NULL;
 }
 
 static void publish(Sharding *s)
 {
     for (int u = 0; u < s->params->units; u++) {
-        const Piece *mine = &s->params->piece[u];
-        comm_all_gather(s->groups.gather, s->params->unit[u].weights, mine->weights, mine->part, COMM_REAL);
+        const Shard *mine = s->params->unit[u].shard;
+        comm_all_gather(s->groups.gather, s->params->unit[u].weights, mine->weights, mine->padded, COMM_REAL);
     }
 }
 
 const Strategy strategy_zero2 = {
     .name = "zero2",
-    .holding = {.cut = CUT_UNITS, .whole_weights = true},
+    .placement = {.by = SHARD_UNITS, .whole_weights = true},
     .create = create,
     .free = end,
     .seam = {.before_backward = before_backward, .after_backward = after_backward},

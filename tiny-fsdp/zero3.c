@@ -15,12 +15,12 @@ typedef struct {
     acc *grads[2];    /* likewise */
     real *gathered;   /* [largest padded view] */
     acc *to_reduce;   /* [largest padded view] */
-    acc *reduced;     /* [largest part]  if it is to be added to what is there; else NULL */
+    acc *reduced;     /* [largest shard]  if it is to be added to what is there; else NULL */
 } Zero3;
 
 static size_t padded(const Sharding *s, int view)
 {
-    return s->params->piece[view].part * (size_t)group_size(s->groups.reduce);
+    return s->params->view[view].shard->padded * (size_t)group_size(s->groups.reduce);
 }
 
 static void *create(Sharding *s)
@@ -28,12 +28,12 @@ static void *create(Sharding *s)
     const Params *p = s->params;
     Zero3 *z = calloc(1, sizeof *z);
     if (!z) fatal("out of memory");
-    size_t largest_layer = 0, largest_view = 0, largest_part = 0;
+    size_t largest_layer = 0, largest_view = 0, largest_shard = 0;
     for (int u = 1; u < p->units; u++)
         if (p->unit[u].count > largest_layer) largest_layer = p->unit[u].count;
     for (int n = 0; n < p->views; n++) {
         if (padded(s, n) > largest_view) largest_view = padded(s, n);
-        if (p->piece[n].part > largest_part) largest_part = p->piece[n].part;
+        if (p->view[n].shard->padded > largest_shard) largest_shard = p->view[n].shard->padded;
     }
     for (int i = 0; i < 2; i++) {
         size_t count = i == 0 ? p->unit[0].count : largest_layer;
@@ -42,7 +42,7 @@ static void *create(Sharding *s)
     }
     z->gathered = memory_alloc(largest_view * sizeof(real), MEMORY_BUFFERS);
     z->to_reduce = memory_alloc(largest_view * sizeof(acc), MEMORY_BUFFERS);
-    if (s->accumulate > 1) z->reduced = memory_alloc(largest_part * sizeof(acc), MEMORY_BUFFERS);
+    if (s->accumulate > 1) z->reduced = memory_alloc(largest_shard * sizeof(acc), MEMORY_BUFFERS);
     return z;
 }
 
@@ -60,10 +60,9 @@ static void gather(Sharding *s, int unit)
     Zero3 *z = s->state;
     Unit *u = &p->unit[unit];
     u->weights = z->weights[unit > 0];
-    for (int n = 0; n < p->views; n++) {
+    for (int n = u->first_view; n < u->first_view + u->views; n++) {
         const View *v = &p->view[n];
-        if (v->unit != unit) continue;
-        comm_all_gather(s->groups.gather, z->gathered, p->piece[n].weights, p->piece[n].part, COMM_REAL);
+        comm_all_gather(s->groups.gather, z->gathered, v->shard->weights, v->shard->padded, COMM_REAL);
         s->kernels.copy(u->weights + (v->offset - u->offset), z->gathered, v->size * sizeof(real));
         memory_poison(z->gathered, padded(s, n) * sizeof(real));
     }
@@ -102,16 +101,15 @@ static void after_backward(void *self, int unit)
     Params *p = s->params;
     Zero3 *z = s->state;
     Unit *u = &p->unit[unit];
-    for (int n = 0; n < p->views; n++) {
+    for (int n = u->first_view; n < u->first_view + u->views; n++) {
         const View *v = &p->view[n];
-        Piece *mine = &p->piece[n];
-        if (v->unit != unit) continue;
+        Shard *mine = v->shard;
         s->kernels.copy(z->to_reduce, u->grads + (v->offset - u->offset), v->size * sizeof(acc));
         s->kernels.fill(z->to_reduce + v->size, 0, (padded(s, n) - v->size) * sizeof(acc));
         bool adds = z->reduced && !BUG(overwrite_shard);
-        comm_reduce_scatter(s->groups.reduce, adds ? z->reduced : mine->grads, z->to_reduce, mine->part, COMM_ACC,
+        comm_reduce_scatter(s->groups.reduce, adds ? z->reduced : mine->grads, z->to_reduce, mine->padded, COMM_ACC,
                             COMM_SUM);
-        if (adds) s->kernels.add(mine->grads, z->reduced, mine->part);
+        if (adds) s->kernels.add(mine->grads, z->reduced, mine->padded);
     }
     reshard(s, unit);
     u->grads = NULL;
@@ -119,7 +117,7 @@ static void after_backward(void *self, int unit)
 
 const Strategy strategy_zero3 = {
     .name = "zero3",
-    .holding = {.cut = CUT_VIEWS},
+    .placement = {.by = SHARD_VIEWS},
     .create = create,
     .free = end,
     .seam = {.before_forward = before_forward,

@@ -58,88 +58,103 @@ static void wait_all(const TensorParallel *t, Work *work[CHUNKS_MAX])
 
 /* --- split by column: every rank needs all rows, whole --- */
 
-static void column_forward(void *self, real *y, const real *x, const real *w, int rows, int in, int out)
+static void column_forward(void *self, real *y, const real *x, Linear l, int rows)
 {
     TensorParallel *t = self;
     if (!t->sp) { /* they are here */
-        t->kernels.linear_forward(y, x, w, rows, in, out);
+        t->kernels.linear_forward(y, x, l.w, rows, l.in, l.out);
         return;
     }
     Work *work[CHUNKS_MAX];
     int n = rows_of_chunk(t, rows);
-    start_gathers(t, work, x, rows, in);
+    start_gathers(t, work, x, rows, l.in);
     for (int c = 0; c < t->chunks; c++) { /* one chunk is multiplied while the next is gathered */
         comm_wait(work[c]);
-        t->kernels.linear_forward(y + at(c * n, out), t->full + at(c * n, in), w, n, in, out);
+        t->kernels.linear_forward(y + at(c * n, l.out), t->full + at(c * n, l.in), l.w, n, l.in, l.out);
     }
-    forget(t, rows, in);
+    forget(t, rows, l.in);
+}
+
+/* The gradient of the weight, of rows that are gathered again: start_gathers has been called. */
+static void column_backward_weight(TensorParallel *t, Work *gather[CHUNKS_MAX], const real *dy, Linear l, int rows)
+{
+    wait_all(t, gather);
+    t->kernels.linear_backward_weight(l.dw, dy, t->full, rows, l.in, l.out);
+    forget(t, rows, l.in);
+}
+
+static const real *column_backward_whole_rows(TensorParallel *t, real *dx, const real *dy, const real *x, Linear l,
+                                              int rows, unsigned gradients)
+{
+    Work *sum = NULL;
+    if (gradients & GRADIENT_OF_INPUT) {
+        t->kernels.linear_backward_input(dx, dy, l.w, rows, l.in, l.out);
+        sum = comm_start_all_reduce(t->tp, dx, at(rows, l.in), COMM_REAL, COMM_SUM);
+    }
+    if (gradients & GRADIENT_OF_WEIGHT) t->kernels.linear_backward_weight(l.dw, dy, x, rows, l.in, l.out);
+    comm_wait(sum);
+    return dx;
 }
 
 /* Each rank's dx is the part that comes through its own outputs: their sum is the gradient. It travels while the gradient
  * of the weights is computed. */
-static const real *column_backward(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w,
-                                   int rows, int in, int out)
+static const real *column_backward(void *self, real *dx, const real *dy, const real *x, Linear l, int rows,
+                                   unsigned gradients)
 {
     TensorParallel *t = self;
-    if (!t->sp) {
-        t->kernels.linear_backward_input(dx, dy, w, rows, in, out);
-        Work *sum = comm_start_all_reduce(t->tp, dx, at(rows, in), COMM_REAL, COMM_SUM);
-        t->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
-        comm_wait(sum);
-        return dx;
-    }
+    if (!t->sp) return column_backward_whole_rows(t, dx, dy, x, l, rows, gradients);
     Work *gather[CHUNKS_MAX], *reduce[CHUNKS_MAX];
     int n = rows_of_chunk(t, rows);
-    start_gathers(t, gather, x, rows, in);
-    for (int c = 0; c < t->chunks; c++) {
-        t->kernels.linear_backward_input(dx + at(c * n, in), dy + at(c * n, out), w, n, in, out);
-        reduce[c] = start_reduce(t, t->dsummed, dx, c, rows, in);
+    bool inputs = gradients & GRADIENT_OF_INPUT, weights = gradients & GRADIENT_OF_WEIGHT;
+    if (weights) start_gathers(t, gather, x, rows, l.in);
+    for (int c = 0; c < t->chunks && inputs; c++) {
+        t->kernels.linear_backward_input(dx + at(c * n, l.in), dy + at(c * n, l.out), l.w, n, l.in, l.out);
+        reduce[c] = start_reduce(t, t->dsummed, dx, c, rows, l.in);
     }
-    wait_all(t, gather);
-    t->kernels.linear_backward_weight(dw, dy, t->full, rows, in, out);
-    forget(t, rows, in);
-    wait_all(t, reduce);
+    if (weights) column_backward_weight(t, gather, dy, l, rows);
+    if (inputs) wait_all(t, reduce);
     return t->dsummed;
 }
 
 /* --- split by row: every rank has a partial sum of all rows --- */
 
-static const real *row_forward(void *self, real *y, const real *x, const real *w, int rows, int in, int out)
+static const real *row_forward(void *self, real *y, const real *x, Linear l, int rows)
 {
     TensorParallel *t = self;
     if (!t->sp) {
-        t->kernels.linear_forward(y, x, w, rows, in, out);
-        comm_all_reduce(t->tp, y, at(rows, out), COMM_REAL, COMM_SUM);
+        t->kernels.linear_forward(y, x, l.w, rows, l.in, l.out);
+        comm_all_reduce(t->tp, y, at(rows, l.out), COMM_REAL, COMM_SUM);
         return y;
     }
     Work *work[CHUNKS_MAX];
     int n = rows_of_chunk(t, rows);
     for (int c = 0; c < t->chunks; c++) { /* one chunk is summed while the next is multiplied */
-        t->kernels.linear_forward(y + at(c * n, out), x + at(c * n, in), w, n, in, out);
-        work[c] = start_reduce(t, t->summed, y, c, rows, out);
+        t->kernels.linear_forward(y + at(c * n, l.out), x + at(c * n, l.in), l.w, n, l.in, l.out);
+        work[c] = start_reduce(t, t->summed, y, c, rows, l.out);
     }
     wait_all(t, work);
     return t->summed;
 }
 
-static void row_backward(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows, int in,
-                         int out)
+static void row_backward(void *self, real *dx, const real *dy, const real *x, Linear l, int rows, unsigned gradients)
 {
     TensorParallel *t = self;
+    bool inputs = gradients & GRADIENT_OF_INPUT, weights = gradients & GRADIENT_OF_WEIGHT;
     if (!t->sp) {
-        t->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
-        t->kernels.linear_backward_input(dx, dy, w, rows, in, out);
+        if (weights) t->kernels.linear_backward_weight(l.dw, dy, x, rows, l.in, l.out);
+        if (inputs) t->kernels.linear_backward_input(dx, dy, l.w, rows, l.in, l.out);
         return;
     }
     Work *work[CHUNKS_MAX];
     int n = rows_of_chunk(t, rows);
-    start_gathers(t, work, dy, rows, out);
+    start_gathers(t, work, dy, rows, l.out);
     for (int c = 0; c < t->chunks; c++) {
         comm_wait(work[c]);
-        t->kernels.linear_backward_input(dx + at(c * n, in), t->full + at(c * n, out), w, n, in, out);
+        if (inputs)
+            t->kernels.linear_backward_input(dx + at(c * n, l.in), t->full + at(c * n, l.out), l.w, n, l.in, l.out);
     }
-    t->kernels.linear_backward_weight(dw, t->full, x, rows, in, out);
-    forget(t, rows, out);
+    if (weights) t->kernels.linear_backward_weight(l.dw, t->full, x, rows, l.in, l.out);
+    forget(t, rows, l.out);
 }
 
 /* --- the split vocabulary --- */
@@ -203,6 +218,7 @@ FeatureSeam tensor_seam(TensorParallel *t)
 
 /* --- gradients that are partial although the weights are the same --- */
 
+/* The ranks over which the view's gradient is partial; NULL: none. */
 static Group *partial_over(const TensorParallel *t, const View *view)
 {
     if (group_size(t->tp) == 1) return NULL;
@@ -214,38 +230,32 @@ static Group *partial_over(const TensorParallel *t, const View *view)
     }
 }
 
-/* Neighbours that are partial over the same ranks are one run, and one call. */
-static void sum_partial(TensorParallel *t, int unit)
-{
-    const Params *p = t->params;
-    for (int n = 0; n < p->views;) {
-        const View *first = &p->view[n++];
-        if (first->unit != unit) continue;
-        Group *group = partial_over(t, first);
-        size_t count = first->size;
-        for (; n < p->views && p->view[n].unit == unit && partial_over(t, &p->view[n]) == group; n++)
-            count += p->view[n].size;
-        acc *grads = p->unit[unit].grads + (first->offset - p->unit[unit].offset);
-        if (group) comm_all_reduce(group, grads, count, COMM_ACC, COMM_SUM);
-    }
-}
-
+/* The parameter seam: a unit's gradients are complete on this rank. Neighbours that are partial over the same ranks are one
+ * run, and one call. */
 static void after_backward(void *self, int unit)
 {
     TensorParallel *t = self;
-    if (t->last_micro_step) sum_partial(t, unit);
-    if (t->inner.after_backward) t->inner.after_backward(t->inner.self, unit);
+    const Unit *u = &t->params->unit[unit];
+    if (!backward_reduces(t->micro_step)) return;
+    for (int n = 0; n < u->views;) {
+        const View *first = &t->params->view[u->first_view + n++];
+        Group *group = partial_over(t, first);
+        size_t count = first->size;
+        for (; n < u->views && partial_over(t, &t->params->view[u->first_view + n]) == group; n++)
+            count += t->params->view[u->first_view + n].size;
+        if (group) comm_all_reduce(group, u->grads + (first->offset - u->offset), count, COMM_ACC, COMM_SUM);
+    }
 }
 
-ParameterSeam tensor_parameter_seam(TensorParallel *t, ParameterSeam inner)
+ParameterSeam tensor_parameter_seam(TensorParallel *t)
 {
-    t->inner = inner;
     return (ParameterSeam){.self = t, .after_backward = after_backward};
 }
 
-void tensor_begin(TensorParallel *t, bool last_micro_step)
+void tensor_replicas(const TensorParallel *t, Replicas *replicas)
 {
-    t->last_micro_step = last_micro_step;
+    replicas_add(replicas, t->tp, EQUAL_NORMS);
+    replicas_add(replicas, t->kv, EQUAL_KV_HEADS);
 }
 
 /* --- */
@@ -262,6 +272,7 @@ TensorParallel tensor_create(Model *model, Group *tp, Group *kv, TensorOptions o
     size_t full = (size_t)rows * (size_t)model->config.width;
     TensorParallel t = {.kernels = model->kernels,
                         .params = &model->params,
+                        .micro_step = &model->micro_step,
                         .tp = tp,
                         .kv = kv,
                         .sp = options.sp,

@@ -19,7 +19,7 @@
  *   loss     all-reduce of the largest logit of each row, N acc, and of two sums, 2 N acc: in training, logits never travel
  *
  * Per step: gradients that are partial although the weights are the same: QK-norm always; all norms under SP; K and V on
- * the ranks that share a kv head (tp > kv heads). And 8 bytes for the norm.
+ * the ranks that share a kv head (tp > kv heads).
  *
  * Memory per rank: a tp-th of every split matrix, its gradients and moments; of activations, a tp-th of what lies between the
  * two matrices of a pair, and under SP of the residual stream and its norms; three scratch buffers [N, C], the loss of each row
@@ -31,7 +31,6 @@
  */
 #pragma once
 
-#include "ddp.h"
 #include "kernels/kernels.h"
 #include "observe/ledger.h"
 #include "comm/mesh.h"
@@ -42,8 +41,6 @@ typedef struct {
     long tp;             /* ranks that share each layer; 0: all of them */
     long sp;             /* 1: sequence parallelism */
     long overlap_chunks; /* under SP: parts in which rows travel while others are multiplied */
-    long overlap;        /* of data parallelism: as tiny-ddp's */
-    double bucket_mb;
 } TensorOptions;
 
 enum { CHUNKS_MAX = 16 };
@@ -51,14 +48,13 @@ enum { CHUNKS_MAX = 16 };
 typedef struct {
     Kernels kernels;
     Params *params;
-    Group *tp, *kv; /* the ranks of a layer; those of them that share a kv head (perhaps just this one) */
+    const MicroStep *micro_step; /* the one under way */
+    Group *tp, *kv;              /* the ranks of a layer; those of them that share a kv head (perhaps just this one) */
     bool sp;
     int chunks;
     real *full;             /* [N, C]      SP: rows that were gathered */
     real *summed, *dsummed; /* [N / tp, C] SP: what reduce-scatters leave, forward and backward */
     acc *top, *sums;        /* [N], [2 N]  of the loss */
-    ParameterSeam inner;    /* data parallelism, after us */
-    bool last_micro_step;
 } TensorParallel;
 
 /* [all ranks of tp] Of the ranks along tp those that share a kv head with this one; perhaps it is alone. */
@@ -71,11 +67,12 @@ void tensor_free(TensorParallel *t);
 /* For model->seams.features. `t` stays where it is. */
 FeatureSeam tensor_seam(TensorParallel *t);
 
-/* For model->seams.parameters: sums what is partial over tp, then calls `inner`. */
-ParameterSeam tensor_parameter_seam(TensorParallel *t, ParameterSeam inner);
+/* For model->seams.parameters, inside the seams that reduce over data-parallel ranks: sums gradients that are partial over
+ * tp, in the backward passes that reduce. */
+ParameterSeam tensor_parameter_seam(TensorParallel *t);
 
-/* Call before each micro-step's forward pass. */
-void tensor_begin(TensorParallel *t, bool last_micro_step);
+/* Adds what must be equal on which ranks. */
+void tensor_replicas(const TensorParallel *t, Replicas *replicas);
 
 /* --- tensor_plan.c: flags, and what the scheme promises, from the configuration alone --- */
 
@@ -83,14 +80,14 @@ OptionTable tensor_options(TensorOptions *options);
 
 /* Fills in what is not given. Returns NULL or a complaint. */
 const char *tensor_check(TensorOptions *options, int ranks);
-Shape tensor_shape(const TensorOptions *options, int ranks);
 
 /* With the model known: NULL, or a complaint about a model, a sequence, or rows of a micro-step, that cannot be cut so. */
 const char *tensor_check_model(const TensorOptions *options, const ModelConfig *model, long batch, long seq, long rows);
 
-/* What --ledger expects of `steps` steps of micro-steps of `rows` rows, beside what every trainer has. */
-void tensor_expect(Expected *expected, const ModelConfig *model, const TensorOptions *options, Shape shape, int rows,
-                   bool recompute, int accumulate, long steps);
+/* What --ledger expects of `steps` steps of `accumulate` micro-steps of `rows` rows, beside what every trainer has. `reduces`:
+ * the backward passes of a step that reduce gradients: 1, or all (seams.h). */
+void tensor_expect(Expected *expected, const ModelConfig *model, const TensorOptions *options, int rows, bool recompute,
+                   int accumulate, int reduces, long steps);
 
 /* Draws one micro-step of a layer (--show plan). */
 void tensor_show_plan(const ModelConfig *model, const TensorOptions *options, Shape shape);

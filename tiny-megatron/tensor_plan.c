@@ -13,8 +13,6 @@ static const Option rows_of_flags[] = {
     {"tp", OPTION_INT, AT(tp), NULL, 1, 1000000, .help = "ranks that share each layer (all); the rest is data parallel"},
     {"sp", OPTION_INT, AT(sp), "1", 0, 1, .help = "1: sequence parallelism: the rows between split regions are split, too"},
     {"overlap-chunks", OPTION_INT, AT(overlap_chunks), "1", 1, CHUNKS_MAX, .help = "with --sp 1: rows travel in so many parts, while others are multiplied"},
-    {"overlap", OPTION_INT, AT(overlap), "1", 0, 1, .help = "data parallel: 1: buckets travel during the backward pass"},
-    {"bucket-mb", OPTION_NUMBER, AT(bucket_mb), "1", 0, 1e6, .help = "data parallel: MiB of gradients in a bucket; 0: one all-reduce at the end"},
 };
 /* clang-format on */
 
@@ -34,11 +32,6 @@ const char *tensor_check(TensorOptions *o, int ranks)
     return NULL;
 }
 
-Shape tensor_shape(const TensorOptions *o, int ranks)
-{
-    return (Shape){{[AXIS_TP] = (int)o->tp, [AXIS_CP] = 1, [AXIS_FSDP] = 1, [AXIS_DP] = ranks / (int)o->tp}};
-}
-
 const char *tensor_check_model(const TensorOptions *o, const ModelConfig *model, long batch, long seq, long rows)
 {
     const char *complaint = model_config_check_slice(model, (int)o->tp);
@@ -56,31 +49,23 @@ const char *tensor_check_model(const TensorOptions *o, const ModelConfig *model,
 
 /* --- what is sent and held --- */
 
-void tensor_expect(Expected *e, const ModelConfig *model, const TensorOptions *o, Shape shape, int rows, bool recompute,
-                   int A, long steps)
+void tensor_expect(Expected *e, const ModelConfig *model, const TensorOptions *o, int rows, bool recompute, int A,
+                   int reduces, long steps)
 {
-    int tp = shape.size[AXIS_TP], dp = shape.size[AXIS_DP], L = model->layers;
-    Params p = params_table_split(model, tp, 0);
+    int tp = (int)o->tp, L = model->layers;
+    if (tp == 1) return;
     int again = recompute ? 2 * L : 0; /* each layer's forward pass, a second time */
     double micro = (double)steps * A, N = rows, stream = N * model->width * sizeof(real),
            chunks = (double)o->overlap_chunks;
     double sharers = model->kv_heads < tp ? tp / model->kv_heads : 1, C = model->width, D = model->head_dim;
-
-    e->memory[MEMORY_PARAMETERS] += p.count * (sizeof(real) + MASTER_BYTES);
-    e->memory[MEMORY_GRADIENTS] += p.count * sizeof(acc);
-    e->memory[MEMORY_OPTIMIZER] += p.count * e->optimizer_bytes;
-    DdpOptions ddp = {.bucket_mb = o->bucket_mb};
-    ddp_expect_buckets(e, &p, ddp, dp, steps);
-    params_free(&p);
-    if (tp == 1) return;
     e->memory[MEMORY_BUFFERS] += 3 * (size_t)rows * sizeof(acc);
     if (o->sp) e->memory[MEMORY_BUFFERS] += (size_t)(stream + 2 * stream / tp);
 
-    /* of acc: the loss; norms' gradients once a step; the norm */
-    double calls = 2 * micro + steps, bytes = micro * 3 * N * sizeof(acc) + 8.0 * steps;
+    /* of acc: the loss, and norms' gradients where they are reduced */
+    double calls = 2 * micro, bytes = micro * 3 * N * sizeof(acc), passes = (double)steps * reduces;
     double norms = (o->sp ? 2 * C : 0) + (model->qk_norm ? 2 * D : 0);
-    if (norms > 0) calls += (double)steps * L, bytes += (double)steps * L * norms * sizeof(acc);
-    if (o->sp) calls += steps, bytes += (double)steps * C * sizeof(acc); /* the final norm */
+    if (norms > 0) calls += passes * L, bytes += passes * L * norms * sizeof(acc);
+    if (o->sp) calls += passes, bytes += passes * C * sizeof(acc); /* the final norm */
     if (!o->sp) calls += micro * (4 * L + 2 + again), bytes += micro * (4 * L + 2 + again) * stream;
     expect(e, "tp", COMM_ALL_REDUCE, calls, bytes, tp);
     if (o->sp) {
@@ -89,8 +74,7 @@ void tensor_expect(Expected *e, const ModelConfig *model, const TensorOptions *o
         expect(e, "tp", COMM_REDUCE_SCATTER, micro * chunks * (4 * L + 2 + again), micro * (4 * L + 2 + again) * stream,
                tp);
     }
-    if (sharers > 1)
-        expect(e, "kv", COMM_ALL_REDUCE, (double)steps * L, (double)steps * L * 2 * D * C * sizeof(acc), (int)sharers);
+    if (sharers > 1) expect(e, "kv", COMM_ALL_REDUCE, passes * L, passes * L * 2 * D * C * sizeof(acc), (int)sharers);
 }
 
 /* --- the schedule --- */

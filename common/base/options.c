@@ -93,6 +93,7 @@ const char *options_parse(const OptionTable *tables, int table_count, int argc, 
                            : o->type == OPTION_OPTIONAL_INT ? optional_argument
                                                             : required_argument;
             CHECK(n < OPTIONS_MAX);
+            for (int other = 0; other < n; other++) CHECK(strcmp(known[other].name, o->name) != 0);
             known[n] = (struct option){o->name, argument, NULL, 256 + n};
             where[n].table = &tables[t];
             where[n].row = r;

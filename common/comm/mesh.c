@@ -7,9 +7,23 @@
 
 int shape_ranks(Shape shape)
 {
+    return shape_size(shape, (1u << AXES) - 1);
+}
+
+int shape_size(Shape shape, unsigned axes)
+{
     int ranks = 1;
-    for (int a = 0; a < AXES; a++) ranks *= shape.size[a];
+    for (int a = 0; a < AXES; a++)
+        if (axes & 1u << a) ranks *= shape.size[a];
     return ranks;
+}
+
+int shape_index(Shape shape, int rank, unsigned axes)
+{
+    int index = 0;
+    for (int a = AXES - 1; a >= 0; a--)
+        if (axes & 1u << a) index = index * shape.size[a] + shape_coordinate(shape, rank, (Axis)a);
+    return index;
 }
 
 int shape_coordinate(Shape shape, int rank, Axis axis)
@@ -39,15 +53,13 @@ Mesh mesh_create(Group *world, Shape shape)
     CHECK(shape_ranks(shape) == group_size(world));
     Mesh mesh = {.shape = shape, .world = world};
     for (int a = 0; a < AXES; a++) mesh.coordinate[a] = shape_coordinate(shape, group_rank(world), (Axis)a);
-    mesh.data_group = mesh_group(&mesh, 1u << AXIS_FSDP | 1u << AXIS_DP, "data");
+    mesh.rows_group = mesh_group(&mesh, ALONG_ROWS, "data");
     return mesh;
 }
 
 Group *mesh_group(const Mesh *mesh, unsigned axes, const char *name)
 {
     /* Two ranks belong together when they agree along every axis that is not in `axes`: number those coordinates. */
-    int color = 0;
-    for (int a = AXES - 1; a >= 0; a--)
-        if (!(axes & 1u << a)) color = color * mesh->shape.size[a] + mesh->coordinate[a];
+    int color = shape_index(mesh->shape, group_rank(mesh->world), ~axes);
     return group_split(mesh->world, color, name);
 }

@@ -3,12 +3,20 @@
 #include "base/bug.h"
 #include "base/error.h"
 
-Batch batch_create(const Data *data, DataOrder order, int accumulate, Group *group, const Kernels *kernels)
+BatchShare batch_share(const Mesh *mesh)
 {
-    int ranks = group ? group_size(group) : 1;
-    Batch b = {.data = data, .order = order, .group = group, .accumulate = accumulate, .kernels = *kernels};
-    CHECK(order.batch % (accumulate * ranks) == 0);
-    b.sequences = order.batch / accumulate / ranks;
+    int rank = group_rank(mesh->world);
+    return (BatchShare){.reader = shape_index(mesh->shape, rank, ALONG_SEQUENCES),
+                        .readers = shape_size(mesh->shape, ALONG_SEQUENCES),
+                        .rows_group = mesh->rows_group};
+}
+
+Batch batch_create(const Data *data, DataOrder order, int accumulate, BatchShare share, const Kernels *kernels)
+{
+    if (share.readers == 0) share.readers = 1;
+    Batch b = {.data = data, .order = order, .share = share, .accumulate = accumulate, .kernels = *kernels};
+    CHECK(order.batch % (accumulate * share.readers) == 0);
+    b.sequences = order.batch / accumulate / share.readers;
     b.host = rows_create_host(accumulate * b.sequences * order.seq);
     b.rows = rows_create(b.host.count);
     return b;
@@ -28,19 +36,20 @@ static Rows micro_step(const Batch *b, const Rows *rows, int m)
 
 void batch_read(Batch *b, long step)
 {
-    int rank = b->group ? group_rank(b->group) : 0;
+    Group *group = b->share.rows_group;
+    int reader = b->share.reader;
     for (int m = 0; m < b->accumulate; m++) {
-        int first = m * (b->order.batch / b->accumulate) + rank * b->sequences; /* in the global batch */
+        int first = m * (b->order.batch / b->accumulate) + reader * b->sequences; /* in the global batch */
         Rows rows = micro_step(b, &b->host, m);
-        data_read(b->data, b->order, step, first, b->sequences, rank * b->sequences * b->order.seq, &rows);
+        data_read(b->data, b->order, step, first, b->sequences, reader * b->sequences * b->order.seq, &rows);
     }
     rows_upload(&b->kernels, &b->rows, &b->host);
     b->counted = rows_counted(&b->host);
-    if (b->group && BUG(mean_of_means)) {
-        b->counted *= group_size(b->group); /* my own count, and 1/n for the average over ranks */
+    if (group && BUG(mean_of_means)) {
+        b->counted *= group_size(group); /* my own count, and 1/n for the average over ranks */
         return;
     }
-    if (b->group) comm_all_reduce(b->group, &b->counted, 1, COMM_INT64, COMM_SUM);
+    if (group) comm_all_reduce(group, &b->counted, 1, COMM_INT64, COMM_SUM);
 }
 
 Rows batch_micro_step(const Batch *b, int m)

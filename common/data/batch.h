@@ -7,24 +7,35 @@
 #pragma once
 
 #include "comm/comm.h"
+#include "comm/mesh.h"
 #include "data/data.h"
+
+/* Which sequences a rank reads, and with which ranks it adds up counts. The two differ where several ranks share a
+ * sequence's rows. */
+typedef struct {
+    int reader, readers; /* this rank reads the reader-th of so many equal shares; all zero: everything */
+    Group *rows_group;   /* the ranks that hold different rows; NULL: this rank holds all */
+} BatchShare;
 
 typedef struct {
     const Data *data;
     DataOrder order;
-    Group *group;   /* the ranks that hold different sequences; NULL: this one alone holds the whole batch */
+    BatchShare share;
     int accumulate; /* A */
-    int sequences;  /* of this rank in a micro-step: B / A / n */
+    int sequences;  /* of this rank in a micro-step: B / A / readers */
     Kernels kernels;
     Rows host;       /* all micro-steps, one after the other, as they are read */
     Rows rows;       /* the same in the backend's memory */
     int64_t counted; /* labels that count, over all micro-steps and ranks; set by batch_read */
 } Batch;
 
-Batch batch_create(const Data *data, DataOrder order, int accumulate, Group *group, const Kernels *kernels);
+/* A rank's share of the batch on this mesh. */
+BatchShare batch_share(const Mesh *mesh);
+
+Batch batch_create(const Data *data, DataOrder order, int accumulate, BatchShare share, const Kernels *kernels);
 void batch_free(Batch *batch);
 
-/* [all ranks of the group] Reads the sequences of `step` and agrees on `counted`: one all-reduce of an int64. */
+/* [all ranks of rows_group] Reads the sequences of `step` and agrees on `counted`: one all-reduce of an int64. */
 void batch_read(Batch *batch, long step);
 
 /* A view of micro-step m's rows, valid until the next batch_read. */

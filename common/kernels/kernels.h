@@ -179,7 +179,8 @@ struct Kernels {
     /* total adds the sum of x, and of x^2, always in the same order */
     void (*sum)(double *total, const acc *x, size_t n);
     void (*sum_squares)(double *total, const acc *x, size_t n);
-    /* AdamW (Loshchilov and Hutter, 2019): master and moments m, v from g, times the clip factor; then w = master. */
+    /* AdamW (Loshchilov and Hutter, 2019): master and moments m, v from g, times the clip factor; then w = master. Neither
+     * this nor sgd changes anything in a step whose squares are not finite. */
     void (*adamw)(real *w, acc *master, acc *m, acc *v, const acc *g, size_t n, double weight_decay,
                   const StepScalars *step);
     /* master -= lr (g times the clip factor + weight_decay master); then w = master */

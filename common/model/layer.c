@@ -1,57 +1,136 @@
 /* One decoder layer:   x1 = x + delta
  *                      x2 = x1 + Wo attention(rope(Wqkv norm(x1)))
- *          result: x2 and delta = Wdown (silu(Wgate norm(x2)) Wup norm(x2)),   to be added by whoever comes next
+ *          result: x2 and delta = Wdown (silu(Wgate norm(x2)) Wup norm(x2)),   which the next layer adds
  *
  * The residual add is fused with the norm that follows it, so the stream travels as a pair (x, delta). The gradient of a
  * sum is the gradient of each part: the backward pass carries just one dx.
  */
+#include "base/error.h"
+#include "comm/comm.h"
 #include "model/model.h"
 
-#include "comm/comm.h"
+/* The layer's weights, where its unit has them now. */
+typedef struct {
+    const real *norm1, *norm2, *q_norm, *k_norm; /* [C], [C], [D], [D]; the last two NULL without QK-norm */
+    acc *dnorm1, *dnorm2, *dq_norm, *dk_norm;
+    Linear qkv, out, gate_up, down;
+} Weights;
 
-/* --- the seam around the split matrices; an empty one is a plain product --- */
-
-void model_column_forward(Model *m, real *y, const real *x, const real *w, int rows, int in, int out)
+static Linear linear_at(const Unit *unit, size_t at, int in, int out)
 {
-    FeatureSeam *s = &m->seams.features;
-    if (s->column_forward)
-        s->column_forward(s->self, y, x, w, rows, in, out);
-    else
-        m->kernels.linear_forward(y, x, w, rows, in, out);
+    return (Linear){unit->weights + at, unit->grads ? unit->grads + at : NULL, in, out};
 }
 
-const real *model_column_backward(Model *m, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows,
-                                  int in, int out)
+static Weights weights_of(const Model *m, int l)
 {
-    FeatureSeam *s = &m->seams.features;
-    if (s->column_backward) return s->column_backward(s->self, dx, dw, dy, x, w, rows, in, out);
-    m->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
+    const ModelConfig *c = &m->config;
+    const LayerLayout *at = &m->layout;
+    const Unit *unit = &m->params.unit[1 + l];
+    const real *w = unit->weights;
+    acc *dw = unit->grads;
+    int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
+    return (Weights){
+        .norm1 = w + at->norm1,
+        .norm2 = w + at->norm2,
+        .q_norm = c->qk_norm ? w + at->q_norm : NULL,
+        .k_norm = c->qk_norm ? w + at->k_norm : NULL,
+        .dnorm1 = dw ? dw + at->norm1 : NULL,
+        .dnorm2 = dw ? dw + at->norm2 : NULL,
+        .dq_norm = dw ? dw + at->q_norm : NULL,
+        .dk_norm = dw ? dw + at->k_norm : NULL,
+        .qkv = linear_at(unit, at->qkv, C, (H + 2 * K) * D),
+        .out = linear_at(unit, at->o, H * D, C),
+        .gate_up = linear_at(unit, at->gate_up, C, 2 * F),
+        .down = linear_at(unit, at->down, F, C),
+    };
+}
+
+static void attention_forward(Model *m, LayerKept *a, const Rows *rows);
+static void attention_backward(Model *m, real *dqkv, LayerKept *a, const Rows *rows);
+
+const real *layer_forward(Model *m, Activations *activations, int l, const real *x, const real *delta)
+{
+    const Kernels *k = &m->kernels;
+    const ModelConfig *c = &m->config;
+    const Rows *rows = &activations->rows;
+    const Weights w = weights_of(m, l);
+    LayerKept *a = &activations->layer[l];
+    real *adds = m->scratch.delta;
+    int N = rows->count, S = N / m->stream_parts; /* rows in split regions, and of my part of the stream */
+    int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
+
+    k->residual_norm_forward(a->x1, a->n1, a->rstd1, x, delta, w.norm1, c->eps, S, C);
+    model_column_forward(m, a->qkv, a->n1, w.qkv, N);
+    k->qk_rope_forward(a->qkv, a->raw, a->raw_rstd, w.q_norm, w.k_norm, m->rope, rows->position, c->eps, N, H, K, D);
+    attention_forward(m, a, rows);
+    const real *attention_adds = model_row_forward(m, adds, a->attended, w.out, N);
+
+    k->residual_norm_forward(a->x2, a->n2, a->rstd2, a->x1, attention_adds, w.norm2, c->eps, S, C);
+    model_column_forward(m, a->gate_up, a->n2, w.gate_up, N);
+    k->swiglu_forward(a->hidden, a->gate_up, N, F);
+    return model_row_forward(m, adds, a->hidden, w.down, N);
+}
+
+/* Copies what is to be kept for later; `to` NULL: nothing is. */
+static void keep(const Model *m, real *to, const real *dx, int rows)
+{
+    if (to) m->kernels.copy(to, dx, (size_t)rows * (size_t)m->config.width * sizeof *to);
+}
+
+/* `g` takes the gradients of the four products' outputs; `gradients` says which gradients of the products are computed. */
+static void backward(Model *m, Activations *activations, int l, LayerGrads *g, unsigned gradients)
+{
+    const Kernels *k = &m->kernels;
+    const ModelConfig *c = &m->config;
+    const Rows *rows = &activations->rows;
+    const Weights w = weights_of(m, l);
+    LayerKept *a = &activations->layer[l];
+    Scratch *t = &m->scratch;
+    int N = rows->count, S = N / m->stream_parts; /* rows in split regions, and of my part of the stream */
+    int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
+
+    /* the feed-forward: t->dx is the gradient of what it added, too */
+    keep(m, g->ddown, t->dx, S);
+    model_row_backward(m, t->dhidden, t->dx, a->hidden, w.down, N, gradients);
+    k->swiglu_backward(g->dgate_up, t->dhidden, a->gate_up, N, F);
+    const real *dn2 = model_column_backward(m, t->dn, g->dgate_up, a->n2, w.gate_up, N, gradients);
+    k->residual_norm_backward(t->dx, w.dnorm2, dn2, a->x2, a->rstd2, w.norm2, S, C);
+
+    /* attention */
+    keep(m, g->dout, t->dx, S);
+    model_row_backward(m, t->dattended, t->dx, a->attended, w.out, N, gradients);
+    attention_backward(m, g->dqkv, a, rows);
     comm_progress();
-    m->kernels.linear_backward_input(dx, dy, w, rows, in, out);
-    comm_progress();
-    return dx;
+    k->qk_rope_backward(g->dqkv, w.dq_norm, w.dk_norm, a->raw, a->raw_rstd, w.q_norm, w.k_norm, m->rope, rows->position,
+                        N, H, K, D);
+    const real *dn1 = model_column_backward(m, t->dn, g->dqkv, a->n1, w.qkv, N, gradients);
+    k->residual_norm_backward(t->dx, w.dnorm1, dn1, a->x1, a->rstd1, w.norm1, S, C);
 }
 
-static const real *row_forward(Model *m, real *y, const real *x, const real *w, int rows, int in, int out)
+void layer_backward(Model *m, Activations *a, int l)
 {
-    FeatureSeam *s = &m->seams.features;
-    if (s->row_forward) return s->row_forward(s->self, y, x, w, rows, in, out);
-    m->kernels.linear_forward(y, x, w, rows, in, out);
-    return y;
+    LayerGrads now = {.dgate_up = m->scratch.dgate_up, .dqkv = m->scratch.dqkv};
+    backward(m, a, l, &now, GRADIENTS);
 }
 
-static void row_backward(Model *m, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows, int in,
-                         int out)
+void layer_backward_inputs(Model *m, Activations *a, int l, LayerGrads *later)
 {
-    FeatureSeam *s = &m->seams.features;
-    if (s->row_backward) {
-        s->row_backward(s->self, dx, dw, dy, x, w, rows, in, out);
-    } else {
-        m->kernels.linear_backward_weight(dw, dy, x, rows, in, out);
-        m->kernels.linear_backward_input(dx, dy, w, rows, in, out);
-    }
-    comm_progress();
+    CHECK(!m->recompute);
+    backward(m, a, l, later, GRADIENT_OF_INPUT);
 }
+
+void layer_backward_weights(Model *m, Activations *activations, int l, const LayerGrads *later)
+{
+    const Weights w = weights_of(m, l);
+    LayerKept *a = &activations->layer[l];
+    int N = activations->rows.count;
+    model_row_backward(m, NULL, later->ddown, a->hidden, w.down, N, GRADIENT_OF_WEIGHT);
+    model_column_backward(m, NULL, later->dgate_up, a->n2, w.gate_up, N, GRADIENT_OF_WEIGHT);
+    model_row_backward(m, NULL, later->dout, a->attended, w.out, N, GRADIENT_OF_WEIGHT);
+    model_column_backward(m, NULL, later->dqkv, a->n1, w.qkv, N, GRADIENT_OF_WEIGHT);
+}
+
+/* --- attention: through the sequence seam, or over the rows that are here --- */
 
 /* All keys are local: one call folds them all. */
 static AttentionShape local_attention(const ModelConfig *c, const Rows *rows)
@@ -70,7 +149,7 @@ static AttentionShape local_attention(const ModelConfig *c, const Rows *rows)
                             .flags = ATTENTION_FIRST | ATTENTION_LAST};
 }
 
-static void attention(Model *m, LayerKept *a, const Rows *rows)
+static void attention_forward(Model *m, LayerKept *a, const Rows *rows)
 {
     const ModelConfig *c = &m->config;
     SequenceSeam *s = &m->seams.sequence;
@@ -82,72 +161,17 @@ static void attention(Model *m, LayerKept *a, const Rows *rows)
     m->kernels.attention_forward(a->attended, NULL, a->lse, q, k, v, local_attention(c, rows));
 }
 
-static void attention_backward(Model *m, LayerKept *a, const Rows *rows)
+static void attention_backward(Model *m, real *dqkv, LayerKept *a, const Rows *rows)
 {
     const ModelConfig *c = &m->config;
     SequenceSeam *s = &m->seams.sequence;
     Scratch *t = &m->scratch;
     if (s->backward) {
-        s->backward(s->self, t->dqkv, t->dot, t->dattended, a->attended, a->lse, a->qkv, rows);
+        s->backward(s->self, dqkv, t->dot, t->dattended, a->attended, a->lse, a->qkv, rows);
         return;
     }
     const real *q = a->qkv, *k = q + c->heads * c->head_dim, *v = k + c->kv_heads * c->head_dim;
-    real *dq = t->dqkv, *dk = dq + c->heads * c->head_dim, *dv = dk + c->kv_heads * c->head_dim;
+    real *dq = dqkv, *dk = dq + c->heads * c->head_dim, *dv = dk + c->kv_heads * c->head_dim;
     m->kernels.attention_backward(dq, NULL, dk, dv, NULL, NULL, t->dot, t->dattended, a->attended, a->lse, q, k, v,
                                   local_attention(c, rows));
-}
-
-/* --- the layer --- */
-
-const real *layer_forward(Model *m, int l, const real *x, const real *delta, const Rows *rows)
-{
-    const Kernels *k = &m->kernels;
-    const ModelConfig *c = &m->config;
-    const LayerLayout *at = &m->layout;
-    const real *w = m->params.unit[1 + l].weights;
-    LayerKept *a = &m->layer[l];
-    int N = rows->count, S = N / m->stream_parts; /* rows in split regions, and of my part of the stream */
-    int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
-    const real *q_norm = c->qk_norm ? w + at->q_norm : NULL, *k_norm = c->qk_norm ? w + at->k_norm : NULL;
-
-    k->residual_norm_forward(a->x1, a->n1, a->rstd1, x, delta, w + at->norm1, c->eps, S, C);
-    model_column_forward(m, a->qkv, a->n1, w + at->qkv, N, C, (H + 2 * K) * D);
-    k->qk_rope_forward(a->qkv, a->raw, a->raw_rstd, q_norm, k_norm, m->rope, rows->position, c->eps, N, H, K, D);
-    attention(m, a, rows);
-    const real *attention_adds = row_forward(m, m->delta, a->attended, w + at->o, N, H * D, C);
-
-    k->residual_norm_forward(a->x2, a->n2, a->rstd2, a->x1, attention_adds, w + at->norm2, c->eps, S, C);
-    model_column_forward(m, a->gate_up, a->n2, w + at->gate_up, N, C, 2 * F);
-    k->swiglu_forward(a->hidden, a->gate_up, N, F);
-    return row_forward(m, m->delta, a->hidden, w + at->down, N, F, C);
-}
-
-void layer_backward(Model *m, int l, const Rows *rows)
-{
-    const Kernels *k = &m->kernels;
-    const ModelConfig *c = &m->config;
-    const LayerLayout *at = &m->layout;
-    const real *w = m->params.unit[1 + l].weights;
-    acc *dw = m->params.unit[1 + l].grads;
-    LayerKept *a = &m->layer[l];
-    Scratch *t = &m->scratch;
-    int N = rows->count, S = N / m->stream_parts; /* rows in split regions, and of my part of the stream */
-    int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
-    const real *q_norm = c->qk_norm ? w + at->q_norm : NULL, *k_norm = c->qk_norm ? w + at->k_norm : NULL;
-
-    /* the feed-forward: t->dx is the gradient of what it added, too */
-    row_backward(m, t->dhidden, dw + at->down, t->dx, a->hidden, w + at->down, N, F, C);
-    k->swiglu_backward(t->dgate_up, t->dhidden, a->gate_up, N, F);
-    const real *dn2 =
-        model_column_backward(m, t->dn, dw + at->gate_up, t->dgate_up, a->n2, w + at->gate_up, N, C, 2 * F);
-    k->residual_norm_backward(t->dx, dw + at->norm2, dn2, a->x2, a->rstd2, w + at->norm2, S, C);
-
-    /* attention */
-    row_backward(m, t->dattended, dw + at->o, t->dx, a->attended, w + at->o, N, H * D, C);
-    attention_backward(m, a, rows);
-    comm_progress();
-    k->qk_rope_backward(t->dqkv, dw + at->q_norm, dw + at->k_norm, a->raw, a->raw_rstd, q_norm, k_norm, m->rope,
-                        rows->position, N, H, K, D);
-    const real *dn1 = model_column_backward(m, t->dn, dw + at->qkv, t->dqkv, a->n1, w + at->qkv, N, C, (H + 2 * K) * D);
-    k->residual_norm_backward(t->dx, dw + at->norm1, dn1, a->x1, a->rstd1, w + at->norm1, S, C);
 }

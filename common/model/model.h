@@ -2,7 +2,6 @@
  * first; the seams (seams.h) are the only places where a parallel scheme enters. */
 #pragma once
 
-#include "data/data.h"
 #include "kernels/kernels.h"
 #include "model/model_config.h"
 #include "model/params.h"
@@ -26,6 +25,19 @@ typedef struct {
     real *hidden;   /* [N, F]         silu(gate) up */
 } LayerKept;
 
+/* The activations of one micro-step. One object for each micro-step between its forward and its backward pass: a pipeline
+ * has several. */
+typedef struct {
+    Rows rows;             /* of the micro-step; the caller of model_forward owns them */
+    LayerKept *layer;      /* [L] */
+    real *x_final;         /* [S, C]  the residual stream after the last layer */
+    acc *rstd_final;       /* [S] */
+    real *n_final;         /* [S, C] */
+    real *logits;          /* [N, V]  after model_loss: their gradient */
+    acc *loss;             /* [N] */
+    const real *x, *delta; /* during the forward pass: the residual stream after the layers so far, x + delta */
+} Activations;
+
 /* What backward passes need for a while; only dx goes from one layer to the next. */
 typedef struct {
     real *dx;        /* [S, C]  gradient of the residual stream */
@@ -35,7 +47,17 @@ typedef struct {
     real *dgate_up;  /* [N, 2F] */
     real *dhidden;   /* [N, F] */
     acc *dot;        /* [N, H] */
+    real *embedded;  /* [N, C]  of the forward pass: the embedding */
+    real *delta;     /* [N, C]  likewise: what the layer before adds to its x2 */
 } Scratch;
+
+/* The gradients of a layer's four products' outputs, kept so that the gradients of its weights can be computed later. */
+typedef struct {
+    real *ddown;    /* [S, C] */
+    real *dgate_up; /* [N, 2F] */
+    real *dout;     /* [S, C] */
+    real *dqkv;     /* [N, (H+2K) D] */
+} LayerGrads;
 
 /* Where a layer's matrices lie in its unit, in elements; the same in every layer. */
 typedef struct {
@@ -44,9 +66,10 @@ typedef struct {
 
 /* What of a model this rank has; zero: everything. */
 typedef struct {
-    Holding holding;
+    Placement placement;
     bool recompute;
     int stream_parts; /* ranks over which the rows of the residual stream are split; 0 stands for 1 */
+    int row_chunks;   /* the scheme multiplies rows in so many parts, for the tuner; 0 stands for 1 */
 } ModelPart;
 
 typedef struct {
@@ -56,6 +79,7 @@ typedef struct {
     Params params;
     Kernels kernels;
     Seams seams;
+    MicroStep micro_step;
     int rows_max; /* N at most */
     bool
         recompute; /* keep only x1 of each layer; its backward pass begins with its forward pass once more (Chen et al.,
@@ -64,16 +88,9 @@ typedef struct {
     LayerLayout layout;
     size_t embedding, final_norm, head; /* in the root unit; head is embedding when tied */
 
-    acc *rope;        /* [max_seq, D]  cosines | sines */
-    LayerKept *layer; /* [L] */
+    acc *rope;                /* [max_seq, D]  cosines | sines */
+    Activations *activations; /* of one micro-step; activations_create makes more */
     Scratch scratch;
-    real *embedded;   /* [N, C] */
-    real *delta;      /* [N, C]  what the layer before added to its x2 */
-    real *x_final;    /* [S, C]  the residual stream after the last layer */
-    acc *rstd_final;  /* [S] */
-    real *n_final;    /* [S, C] */
-    real *logits;     /* [N, V]  after model_loss: their gradient */
-    acc *loss;        /* [N] */
     double *loss_sum; /* [1]  over the micro-steps since model_zero_grads */
     void *workspace;  /* the kernels' own memory (kernels.h), or NULL */
     size_t workspace_bytes;
@@ -85,32 +102,66 @@ Model *model_create(const ModelConfig *config, const Kernels *kernels, int rows_
 Model *model_create_part(const ModelConfig *config, const Kernels *kernels, int rows_max, ModelPart part);
 void model_free(Model *model);
 
+/* Activations beside the model's own, for one more micro-step in flight; the caller frees them before the model. */
+Activations *activations_create(const Model *model);
+void activations_free(const Model *model, Activations *activations);
+
 /* Call before a step's first micro-step: gradients and loss add up from zero. */
 void model_zero_grads(Model *model);
 
-/* Computes model->logits for `rows`. */
-void model_forward(Model *model, const Rows *rows);
+/* Call before each micro-step, the `index`-th, from 0, of the step's `count`. */
+void model_begin(Model *model, int index, int count);
+
+/* Computes activations->logits for `rows`, whose arrays the backward pass reads again. */
+void model_forward(Model *model, Activations *activations, const Rows *rows);
 
 /* Adds sum over counted rows of -log p(label), times scale, to the step's loss; the logits become their gradient. Call
  * after model_forward. With scale = 1 / (counted labels of the whole step, all ranks and micro-steps) every gradient is a sum:
- * adding up micro-steps and ranks gives the gradient of the mean, whoever held how many labels. */
-void model_loss(Model *model, const Rows *rows, double scale);
+ * adding up micro-steps and ranks gives the gradient of the mean, however the labels are spread. */
+void model_loss(Model *model, Activations *activations, double scale);
 
-/* Adds the gradients of the loss to params.grads. Call after model_loss, with the same rows. */
-void model_backward(Model *model, const Rows *rows);
+/* Adds the gradients of the loss to params.grads. Call after model_loss. */
+void model_backward(Model *model, Activations *activations);
 
 /* The loss of this step's rows so far. Waits for the backend: call it once, when everything else is under way. */
 double model_read_loss(Model *model);
 
+/* --- the passes in parts: a pipeline stage runs some layers [first, end) ---
+ * model_forward is embed, all layers, head; model_backward the same from the end to the start. scratch.dx carries the
+ * gradient of the residual stream from one part to the next. */
+void model_embed(Model *model, Activations *activations, const Rows *rows);
+void model_forward_layers(Model *model, Activations *activations, int first, int end);
+void model_forward_head(Model *model, Activations *activations);
+void model_backward_head(Model *model, Activations *activations);
+void model_backward_layers(Model *model, Activations *activations, int first, int end);
+void model_backward_embed(Model *model, Activations *activations);
+
 /* --- layer.c: one layer. The residual stream comes in as a pair: x + delta (delta NULL: just x). --- */
 
 /* Leaves x2 in layer[l].x2 and returns what the feed-forward adds to it, valid until the next call. */
-const real *layer_forward(Model *model, int l, const real *x, const real *delta, const Rows *rows);
-
-/* y = x w^T and its gradients, of a matrix that is split by column (seams.h). */
-void model_column_forward(Model *model, real *y, const real *x, const real *w, int rows, int in, int out);
-const real *model_column_backward(Model *model, real *dx, acc *dw, const real *dy, const real *x, const real *w,
-                                  int rows, int in, int out);
+const real *layer_forward(Model *model, Activations *activations, int l, const real *x, const real *delta);
 
 /* scratch.dx enters as the gradient of x2 + delta and leaves as the gradient of the layer's x + delta. */
-void layer_backward(Model *model, int l, const Rows *rows);
+void layer_backward(Model *model, Activations *activations, int l);
+
+/* The same in two halves: first everything but the gradients of the four matrices, leaving in `later` what these need;
+ * then those, at any later time before the activations are used again. Not under recompute. */
+void layer_backward_inputs(Model *model, Activations *activations, int l, LayerGrads *later);
+void layer_backward_weights(Model *model, Activations *activations, int l, const LayerGrads *later);
+
+LayerGrads layer_grads_create(const Model *model);
+void layer_grads_free(LayerGrads *grads);
+
+/* --- linear.c: products of matrices that may be split over ranks (seams.h) --- */
+
+void model_column_forward(Model *model, real *y, const real *x, Linear linear, int rows);
+const real *model_column_backward(Model *model, real *dx, const real *dy, const real *x, Linear linear, int rows,
+                                  unsigned gradients);
+const real *model_row_forward(Model *model, real *y, const real *x, Linear linear, int rows);
+void model_row_backward(Model *model, real *dx, const real *dy, const real *x, Linear linear, int rows,
+                        unsigned gradients);
+
+/* --- model_memory.c: the buffers --- */
+
+void model_allocate(Model *model);
+void model_release(Model *model);

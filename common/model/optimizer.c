@@ -4,6 +4,7 @@
 
 #include "base/bug.h"
 #include "comm/comm.h"
+#include "comm/trace.h"
 #include "kernels/memory.h"
 
 static acc *zeros(const Kernels *kernels, size_t count)
@@ -22,6 +23,7 @@ Optimizer optimizer_create(OptimizerConfig config, const Params *params, const K
         o.v = zeros(kernels, params->held);
     }
     o.scalars = memory_alloc(sizeof *o.scalars, MEMORY_OPTIMIZER);
+    if (params->placement.model_group) group_open_device(params->placement.model_group, o.scalars);
     return o;
 }
 
@@ -43,19 +45,19 @@ double optimizer_lr(const OptimizerConfig *c, long step)
     return c->lr * (floor + (1 - floor) * 0.5 * (1 + cos(pi * progress)));
 }
 
-/* Of what the piece holds, each parameter on one of the ranks that hold it. */
-static void add_squares(Optimizer *o, const Params *params, const Piece *piece)
+/* Adds this shard's squares; a replicated parameter counts on one rank only. */
+static void add_squares(Optimizer *o, const Params *params, const Shard *shard)
 {
     double *squares = &o->scalars->squares;
-    if (params->holding.tp == 1) {
-        o->kernels.sum_squares(squares, piece->grads, piece->count);
+    if (params->placement.tp == 1) { /* nothing is replicated */
+        o->kernels.sum_squares(squares, shard->grads, shard->count);
         return;
     }
     for (int n = 0; n < params->views; n++) {
         const View *view = &params->view[n];
-        Overlap part = params_overlap(view, piece);
-        if (part.count > 0 && (!view->copy || BUG(count_copies_in_norm)))
-            o->kernels.sum_squares(squares, piece->grads + part.in_piece, part.count);
+        Overlap part = params_overlap(view, shard);
+        if (part.count > 0 && (params_counts(view) || BUG(count_copies_in_norm)))
+            o->kernels.sum_squares(squares, shard->grads + part.in_shard, part.count);
     }
 }
 
@@ -73,20 +75,21 @@ void optimizer_measure(Optimizer *o, const Params *params, long step)
         .squares = 0,
     };
     o->kernels.upload(o->scalars, &scalars, sizeof scalars);
-    for (int i = 0; i < params->pieces; i++) add_squares(o, params, &params->piece[i]);
-    if (o->shards && !BUG(norm_of_my_shard)) comm_all_reduce(o->shards, &o->scalars->squares, 1, COMM_DOUBLE, COMM_SUM);
+    for (int i = 0; i < params->shards; i++) add_squares(o, params, &params->shard[i]);
+    if (params->placement.model_group && !BUG(norm_of_my_shard))
+        comm_all_reduce(params->placement.model_group, &o->scalars->squares, 1, COMM_DOUBLE, COMM_SUM);
 }
 
-/* What of the view lies in the piece. */
-static void update(Optimizer *o, const Params *params, const Piece *piece, const View *view)
+/* Updates what of the view lies in the shard. */
+static void update(Optimizer *o, const Params *params, const Shard *shard, const View *view)
 {
-    Overlap part = params_overlap(view, piece);
+    Overlap part = params_overlap(view, shard);
     if (part.count == 0) return;
-    real *w = piece->weights + part.in_piece;
-    acc *master = piece->master + part.in_piece, *g = piece->grads + part.in_piece;
-    bool flat = params->holding.cut != CUT_NOTHING && BUG(decay_by_flat_shape);
+    real *w = shard->weights + part.in_shard;
+    acc *master = shard->master + part.in_shard, *g = shard->grads + part.in_shard;
+    bool flat = params->placement.by != SHARD_NOTHING && BUG(decay_by_flat_shape);
     double decay = view->vector && !flat ? 0 : o->config.weight_decay;
-    size_t at = piece->at + part.in_piece;
+    size_t at = shard->at + part.in_shard;
     if (o->config.kind == OPTIMIZER_ADAMW)
         o->kernels.adamw(w, master, o->m + at, o->v + at, g, part.count, decay, o->scalars);
     else
@@ -95,11 +98,13 @@ static void update(Optimizer *o, const Params *params, const Piece *piece, const
 
 void optimizer_step(Optimizer *o, Params *params)
 {
-    for (int i = 0; i < params->pieces; i++)
+    trace_begin("optimizer");
+    for (int i = 0; i < params->shards; i++)
         for (int n = 0; n < params->views; n++) {
-            update(o, params, &params->piece[i], &params->view[n]);
+            update(o, params, &params->shard[i], &params->view[n]);
             comm_progress();
         }
+    trace_end();
 }
 
 double optimizer_read_norm(const Optimizer *o)

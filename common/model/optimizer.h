@@ -18,9 +18,8 @@ typedef struct {
 typedef struct {
     OptimizerConfig config;
     Kernels kernels;
-    acc *m, *v;           /* [held]  AdamW's moments of this rank's pieces; NULL for SGD */
+    acc *m, *v;           /* [held]  AdamW's moments of this rank's shards; NULL for SGD */
     StepScalars *scalars; /* [1] */
-    Group *shards;        /* the ranks whose pieces together are the model once; NULL: this rank's are */
 } Optimizer;
 
 /* State for `params`: 2 * held * sizeof(acc) bytes, zeroed, for AdamW, none for SGD; and the scalars. */
@@ -30,8 +29,8 @@ void optimizer_free(Optimizer *optimizer);
 /* Learning rate of step 0, 1, ... */
 double optimizer_lr(const OptimizerConfig *config, long step);
 
-/* [all ranks of shards] Prepares step `step` (from 0): its learning rate, and the squares of all gradients, every parameter
- * once. */
+/* [all ranks of the parameters' model_group] Prepares step `step` (from 0): its learning rate, and the sum of the squares of
+ * all gradients of the model, each counted once. */
 void optimizer_measure(Optimizer *optimizer, const Params *params, long step);
 
 /* Updates the weights from the gradients, scaled down so that their norm is at most `clip`. Call after

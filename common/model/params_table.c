@@ -8,9 +8,14 @@
 #include "model/params.h"
 
 /* Appends this rank's block of a parameter, at the end of the buffer. Rows past the parameter's last are padding. */
-static View *add(Params *p, int unit, View block, const char *format, ...) __attribute__((format(printf, 4, 5)));
-static View *add(Params *p, int unit, View block, const char *format, ...)
+static void add(Params *p, int unit, View block, const char *format, ...) __attribute__((format(printf, 4, 5)));
+static void add(Params *p, int unit, View block, const char *format, ...)
 {
+    if (p->views == p->view_room) {
+        p->view_room = 2 * p->view_room + 16;
+        p->view = realloc(p->view, (size_t)p->view_room * sizeof *p->view);
+        if (!p->view) fatal("out of memory for the table of parameters");
+    }
     View *v = &p->view[p->views++];
     *v = block;
     v->unit = unit;
@@ -23,10 +28,9 @@ static View *add(Params *p, int unit, View block, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(v->name, sizeof v->name, format, arguments);
     va_end(arguments);
-    return v;
 }
 
-/* A norm's weight: the same on all ranks along tp, of which the first speaks for it. */
+/* A norm's weight: every rank along tp holds a replica. */
 static View vector(int width, Partial partial, int tp_rank)
 {
     return (View){.rows = 1,
@@ -35,7 +39,7 @@ static View vector(int width, Partial partial, int tp_rank)
                   .whole_rows = 1,
                   .whole_cols = width,
                   .partial = partial,
-                  .copy = tp_rank > 0};
+                  .replica = tp_rank};
 }
 
 /* Part `part` of `parts` of a matrix [rows, cols], cut by row (column-parallel: part of the outputs)... */
@@ -61,11 +65,9 @@ Params params_table(const ModelConfig *config)
 
 Params params_table_split(const ModelConfig *c, int tp, int r)
 {
-    enum { VIEWS_OF_LAYER = 11, VIEWS_OF_ROOT = 3 };
     Params p = {.units = 1 + c->layers};
-    p.view = calloc((size_t)(VIEWS_OF_ROOT + c->layers * VIEWS_OF_LAYER), sizeof *p.view);
     p.unit = calloc((size_t)p.units, sizeof *p.unit);
-    if (!p.view || !p.unit) fatal("out of memory for the table of parameters");
+    if (!p.unit) fatal("out of memory for the table of parameters");
 
     double std = c->init_std, std_residual = c->init_std / sqrt(2.0 * c->layers);
     int C = c->width, D = c->head_dim, q_rows = c->heads * D, kv_rows = c->kv_heads * D;
@@ -78,7 +80,7 @@ Params params_table_split(const ModelConfig *c, int tp, int r)
         int u = 1 + l;
         View kv = cut_rows(kv_rows, C, std, kv_parts, r / sharers);
         kv.partial = sharers > 1 ? PARTIAL_BY_KV_HEADS : PARTIAL_NEVER;
-        kv.copy = r % sharers > 0;
+        kv.replica = r % sharers;
         add(&p, u, vector(C, PARTIAL_BY_ROWS, r), "model.layers.%d.input_layernorm.weight", l);
         add(&p, u, vector(C, PARTIAL_BY_ROWS, r), "model.layers.%d.post_attention_layernorm.weight", l);
         if (c->qk_norm) {
@@ -98,6 +100,8 @@ Params params_table_split(const ModelConfig *c, int tp, int r)
         Unit *unit = &p.unit[p.view[n].unit];
         unit->offset = p.view[n].offset;
         unit->count += p.view[n].size;
+        unit->first_view = n;
+        unit->views++;
     }
     return p;
 }

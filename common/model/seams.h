@@ -11,8 +11,23 @@
  */
 #pragma once
 
-#include "data/data.h"
+#include <stdbool.h>
+
 #include "base/precision.h"
+#include "data/rows.h"
+
+/* The micro-step under way. The model owns it and model_begin sets it; schemes keep a pointer to it and ask. */
+typedef struct {
+    int index, count;  /* the index-th, from 0, of a step's count */
+    bool reduces_each; /* set by a scheme that keeps no whole gradients from one micro-step to the next */
+} MicroStep;
+
+/* Is this the last micro-step of the step? */
+bool backward_is_last(const MicroStep *micro_step);
+
+/* Are gradients reduced over ranks in the backward pass under way? In every pass if a scheme asked for it, else in the last
+ * one, to which they add up. All schemes ask here, so that all reduce in the same passes. */
+bool backward_reduces(const MicroStep *micro_step);
 
 /* Called around each unit, in the order of computation. Unit 0, the root, embraces all others. */
 typedef struct {
@@ -22,6 +37,27 @@ typedef struct {
     void (*before_backward)(void *self, int unit);
     void (*after_backward)(void *self, int unit); /* the unit's gradients are complete on this rank */
 } ParameterSeam;
+
+/* Two parameter seams as one. `inner` is the nearer to the computation: its before-hooks run last and its after-hooks run
+ * first. So with tensor parallelism inside and data parallelism outside, a gradient is summed over tp, then over dp. An
+ * outer seam may itself be a chain. */
+typedef struct {
+    ParameterSeam inner, outer;
+} SeamChain;
+
+/* Fills `chain`, which the caller keeps as long as the seam is used. */
+ParameterSeam seam_chain(SeamChain *chain, ParameterSeam inner, ParameterSeam outer);
+
+/* A weight matrix, and its gradient, as products use them: y[rows, out] = x[rows, in] w^T. */
+typedef struct {
+    const real *w; /* [out, in] */
+    acc *dw;       /* [out, in]  adds up; NULL in a forward pass */
+    int in, out;
+} Linear;
+
+/* Which gradients a backward product computes. A pipeline schedule asks for those of the inputs first, which the stage
+ * before waits for, and for those of the weights later. */
+enum { GRADIENT_OF_INPUT = 1, GRADIENT_OF_WEIGHT = 2, GRADIENTS = 3 };
 
 /* The matrices that are split over ranks: by column (each rank has some of the outputs), then by row (some of the inputs).
  * Around them lies the residual stream, of which a rank may keep only a part of the rows. `mine` is that part,
@@ -33,15 +69,16 @@ typedef struct {
 typedef struct {
     void *self;
     /* y[rows, out] = full x w^T, for x mine [rows / parts, in] */
-    void (*column_forward)(void *self, real *y, const real *x, const real *w, int rows, int in, int out);
-    /* dw adds dy^T full x; returns the gradient of my x, for dy [rows, out]. dx [rows, in]: scratch */
-    const real *(*column_backward)(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w,
-                                   int rows, int in, int out);
+    void (*column_forward)(void *self, real *y, const real *x, Linear linear, int rows);
+    /* dw adds dy^T full x; returns the gradient of my x, for dy [rows, out]. dx [rows, in]: scratch. `gradients` says which
+     * of the two; without that of the input, dx is not used and NULL returned */
+    const real *(*column_backward)(void *self, real *dx, const real *dy, const real *x, Linear linear, int rows,
+                                   unsigned gradients);
     /* Returns my rows of the sum over ranks of x w^T, for x [rows, in]. y [rows, out]: scratch */
-    const real *(*row_forward)(void *self, real *y, const real *x, const real *w, int rows, int in, int out);
+    const real *(*row_forward)(void *self, real *y, const real *x, Linear linear, int rows);
     /* With dy mine [rows / parts, out]: dx[rows, in] = full dy w; dw adds full dy^T x */
-    void (*row_backward)(void *self, real *dx, acc *dw, const real *dy, const real *x, const real *w, int rows, int in,
-                         int out);
+    void (*row_backward)(void *self, real *dx, const real *dy, const real *x, Linear linear, int rows,
+                         unsigned gradients);
     /* The split embedding: returns my rows of the sum over ranks of y [rows, width], which may be overwritten; and the full
      * gradient of what is mine. */
     const real *(*embedding_forward)(void *self, real *y, int rows, int width);

@@ -8,8 +8,40 @@
 
 void expect(Expected *e, const char *group, CommKind kind, double calls, double bytes, int ranks)
 {
-    CHECK(e->comm_rows < (int)(sizeof e->comm / sizeof e->comm[0]));
-    e->comm[e->comm_rows++] = (ExpectedComm){group, kind, calls, bytes * comm_payload_factor(kind, ranks)};
+    int r = 0;
+    while (r < e->comm_rows && !(e->comm[r].kind == kind && strcmp(e->comm[r].group, group) == 0)) r++;
+    CHECK(r < (int)(sizeof e->comm / sizeof e->comm[0]));
+    if (r == e->comm_rows) e->comm[e->comm_rows++] = (ExpectedComm){group, kind, 0, 0};
+    e->comm[r].calls += calls;
+    e->comm[r].payload += bytes * comm_payload_factor(kind, ranks);
+}
+
+/* Elements of n equal shards of `count`, all of them together: each is a multiple of SHARD_ALIGN. */
+static size_t padded(size_t count, size_t n)
+{
+    size_t step = n * SHARD_ALIGN;
+    return (count + step - 1) / step * step;
+}
+
+void expect_params(Expected *e, const ModelConfig *model, Placement placement)
+{
+    size_t n = placement.ranks ? (size_t)placement.ranks : 1, whole = 0;
+    Params p = params_table_split(model, placement.tp ? placement.tp : 1, 0);
+    switch (placement.by) {
+    case SHARD_NOTHING: whole = p.count; break;
+    case SHARD_MODEL: whole = padded(p.count, n); break;
+    case SHARD_UNITS:
+        for (int u = 0; u < p.units; u++) whole += padded(p.unit[u].count, n);
+        break;
+    case SHARD_VIEWS:
+        for (int v = 0; v < p.views; v++) whole += padded(p.view[v].size, n);
+        break;
+    }
+    params_free(&p);
+    size_t shard = whole / n;
+    e->memory[MEMORY_PARAMETERS] += (placement.whole_weights ? whole : shard) * sizeof(real) + shard * MASTER_BYTES;
+    e->memory[MEMORY_GRADIENTS] += (shard + (placement.whole_grads ? whole : 0)) * sizeof(acc);
+    e->memory[MEMORY_OPTIMIZER] += shard * e->optimizer_bytes;
 }
 
 size_t expected_total(const Expected *e)

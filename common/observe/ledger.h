@@ -11,6 +11,7 @@
 
 #include "comm/comm.h"
 #include "kernels/memory.h"
+#include "model/params.h"
 
 /* One row of the communication table, for the whole run. */
 typedef struct {
@@ -26,8 +27,12 @@ typedef struct {
     size_t optimizer_bytes; /* of each element whose optimizer state a rank holds; the scheme knows how many */
 } Expected;
 
-/* Adds a row: `calls` collectives that move `bytes` bytes in all, over `ranks` ranks. */
+/* Adds `calls` collectives that move `bytes` bytes in all, over `ranks` ranks, to the row of this group and kind. */
 void expect(Expected *expected, const char *group, CommKind kind, double calls, double bytes, int ranks);
+
+/* Adds the bytes of parameters, gradients and moments that a rank holds under this placement; whichever rank: padding
+ * makes them equal. Set `optimizer_bytes` first. */
+void expect_params(Expected *expected, const ModelConfig *model, Placement placement);
 
 /* Bytes that a rank holds in all. */
 size_t expected_total(const Expected *expected);

@@ -2,14 +2,12 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "kernels/memory.h"
-#include "train/run.h"
 
 /* --- the log's first line --- */
 
@@ -55,13 +53,11 @@ static void add_options(cJSON *object, const OptionTable *table)
     }
 }
 
-static cJSON *configuration(Config *c, OptionTable scheme, const Mesh *mesh)
+static cJSON *configuration(const Config *c, const OptionTable *tables, int count, const Mesh *mesh)
 {
-    OptionTable common = config_options(c);
     const ModelConfig *m = &c->architecture;
     cJSON *object = cJSON_CreateObject();
-    add_options(object, &common);
-    add_options(object, &scheme);
+    for (int t = count - 1; t >= 0; t--) add_options(object, &tables[t]);
     cJSON *model = cJSON_AddObjectToObject(object, "architecture");
     cJSON_AddNumberToObject(model, "layers", m->layers);
     cJSON_AddNumberToObject(model, "width", m->width);
@@ -92,7 +88,8 @@ static void write_line(const Metrics *m, cJSON *object)
     cJSON_Delete(object);
 }
 
-const char *metrics_open(Metrics *m, Config *config, OptionTable scheme, const Mesh *mesh, int64_t area)
+const char *metrics_open(Metrics *m, const Config *config, const OptionTable *tables, int count, const Mesh *mesh,
+                         int64_t area)
 {
     double tokens = (double)(config->batch * config->seq);
     *m = (Metrics){.config = config,
@@ -103,7 +100,7 @@ const char *metrics_open(Metrics *m, Config *config, OptionTable scheme, const M
     if (!m->prints || !*config->log) return NULL;
     m->log = fopen(config->log, "w");
     if (!m->log) return complain("--log %s: %s", config->log, strerror(errno));
-    write_line(m, configuration(config, scheme, mesh));
+    write_line(m, configuration(config, tables, count, mesh));
     return NULL;
 }
 
@@ -168,10 +165,6 @@ void metrics_step(Metrics *m, long step, double loss, double norm, double lr)
         cJSON_AddNumberToObject(object, "sent_bytes", sent);
         write_line(m, object);
     }
-    if (isfinite(loss)) return;
-    if (m->prints) fprintf(stderr, "step %ld: the loss is %f; all ranks stop\n", step + 1, loss);
-    metrics_close(m);
-    exit(run_finish(1));
 }
 
 void metrics_close(Metrics *m)

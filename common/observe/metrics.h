@@ -15,15 +15,15 @@ typedef struct {
     double last_time, last_sent;
 } Metrics;
 
-/* [all ranks] Opens --log and writes its first line, the whole configuration: every flag of both tables, the model's
+/* [all ranks] Opens --log and writes its first line, the whole configuration: every flag of all tables, the model's
  * constants, the mesh. `area`: (query, key) pairs of the whole step. Returns NULL or a complaint. */
-const char *metrics_open(Metrics *metrics, Config *config, OptionTable scheme, const Mesh *mesh, int64_t area);
+const char *metrics_open(Metrics *metrics, const Config *config, const OptionTable *tables, int count, const Mesh *mesh,
+                         int64_t area);
 
 /* Starts the clock of the first step. */
 void metrics_start(Metrics *metrics);
 
-/* [all ranks] Prints step `step` (from 0). loss and norm are the global ones. If the loss is not finite, which all ranks
- * see alike, rank 0 names the step and all exit with status 1. */
+/* Prints step `step` (from 0). loss and norm are the global ones. */
 void metrics_step(Metrics *metrics, long step, double loss, double norm, double lr);
 
 void metrics_close(Metrics *metrics);

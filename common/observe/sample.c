@@ -47,7 +47,7 @@ void sample_print(Model *model, const char *prompt, long count, int seq, uint64_
     Rows host = rows_create_host(seq), rows = rows_create(seq);
     float *logits = malloc((size_t)V * sizeof *logits);
     real *row = malloc((size_t)V * sizeof *row);
-    int parts = model->params.holding.tp; /* of a split vocabulary, the last ones padded */
+    int parts = model->params.placement.tp; /* of a split vocabulary, the last ones padded */
     real *whole = memory_alloc((size_t)parts * (size_t)model->config.vocab * sizeof *whole, MEMORY_ACTIVATIONS);
     if (!logits || !row) fatal("out of memory for --sample %ld", count);
     for (long s = 0; s < count; s++) {
@@ -60,8 +60,8 @@ void sample_print(Model *model, const char *prompt, long count, int seq, uint64_
             host.hi[t] = t < window ? t + 1 : 0;
         }
         rows_upload(&model->kernels, &rows, &host);
-        model_forward(model, &rows);
-        const real *mine = model->logits + (size_t)(window - 1) * (size_t)model->config.vocab;
+        model_forward(model, model->activations, &rows);
+        const real *mine = model->activations->logits + (size_t)(window - 1) * (size_t)model->config.vocab;
         FeatureSeam *f = &model->seams.features;
         if (f->whole_logits) {
             f->whole_logits(f->self, whole, mine);

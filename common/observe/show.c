@@ -1,8 +1,10 @@
 #include "observe/show.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "model/params.h"
 
 enum { RANKS_DRAWN = 64 };
@@ -39,83 +41,114 @@ static void show_mesh(Shape shape)
     }
 }
 
-/* "0: rows 0 to 63 | 1: rows 64 to 127", in elements where a part does not end with a row. */
-static void print_owners(const ModelConfig *model, const View *v, Holding holding, int ranks)
+/* --- shards: a table of who holds what of each parameter --- */
+
+/* What each rank that is drawn holds: [tp][fsdp]. */
+typedef struct {
+    int tp, parts; /* ranks along tp, and of a shard group, that are drawn */
+    Params *held;  /* [tp * parts] */
+} Holders;
+
+static Holders holders_of(const ModelConfig *model, Shape shape, Placement placement)
 {
-    const char *separator = "";
-    for (int r = 0; r < ranks && r < RANKS_DRAWN; r++) {
-        Params p = params_table(model);
-        holding.ranks = ranks;
-        holding.rank = r;
-        params_cut(&p, holding);
-        for (int i = 0; i < p.pieces; i++) {
-            Overlap o = params_overlap(v, &p.piece[i]);
+    int tp = shape.size[AXIS_TP], parts = placement.by == SHARD_NOTHING ? 1 : shape.size[AXIS_FSDP];
+    Holders h = {.tp = tp < RANKS_DRAWN ? tp : RANKS_DRAWN, .parts = parts < RANKS_DRAWN ? parts : RANKS_DRAWN};
+    h.held = calloc((size_t)(h.tp * h.parts), sizeof *h.held);
+    if (!h.held) fatal("out of memory for --show");
+    for (int i = 0; i < h.tp * h.parts; i++) {
+        h.held[i] = params_table_split(model, tp, i / h.parts);
+        placement.ranks = parts;
+        placement.rank = i % h.parts;
+        params_place(&h.held[i], placement);
+    }
+    return h;
+}
+
+static void holders_free(Holders *h)
+{
+    for (int i = 0; i < h->tp * h->parts; i++) params_free(&h->held[i]);
+    free(h->held);
+}
+
+/* "0: rows 0 to 63 | 1: rows 64 to 127": the shards of view n, in elements where one does not end with a row. Of a block
+ * that begins at `row0` of its parameter. */
+static void print_shards(const Params *held, int n, int parts, const char *separator)
+{
+    const View *v = &held[0].view[n];
+    const char *between = "";
+    for (int r = 0; r < parts; r++)
+        for (int i = 0; i < held[r].shards; i++) {
+            Overlap o = params_overlap(v, &held[r].shard[i]);
             if (o.count == 0) continue;
-            size_t cols = v->vector ? 1 : (size_t)v->cols, end = o.in_view + o.count;
-            bool rows = o.in_view % cols == 0 && end % cols == 0;
-            printf("%s%d: %s %zu to %zu", separator, r, rows ? "rows" : "elements", o.in_view / (rows ? cols : 1),
-                   end / (rows ? cols : 1) - 1);
-            separator = " | ";
+            size_t cols = v->vector ? 1 : (size_t)v->cols, begin = o.in_view, end = o.in_view + o.count;
+            bool rows = begin % cols == 0 && end % cols == 0 && v->cols == v->whole_cols;
+            if (rows) begin = begin / cols + (size_t)v->row0, end = end / cols + (size_t)v->row0;
+            printf("%s%d: %s %zu to %zu", between, r, rows ? "rows" : "elements", begin, end - 1);
+            between = separator;
         }
-        params_free(&p);
-    }
-    printf("%s\n", ranks > RANKS_DRAWN ? " | and perhaps ranks from 64 on" : "");
 }
 
-/* The blocks of view n along tp. */
-static void print_slices(const ModelConfig *model, int n, int tp)
+/* "rows 0 to 63", of the block that one rank along tp has. */
+static void print_block(const View *v)
 {
-    for (int r = 0; r < tp && r < RANKS_DRAWN; r++) {
-        Params slice = params_table_split(model, tp, r);
-        const View *v = &slice.view[n];
-        bool rows = v->cols == v->whole_cols, whole = v->size == params_whole_size(v);
-        if (whole)
-            printf("whole on all\n");
-        else if (v->valid_rows == 0)
-            printf("%s%d: padding", r ? " | " : "", r);
+    bool rows = v->cols == v->whole_cols;
+    if (v->valid_rows == 0)
+        printf("padding");
+    else
+        printf("%s %d to %d", rows ? "rows" : "columns", rows ? v->row0 : v->col0,
+               rows ? v->row0 + v->valid_rows - 1 : v->col0 + v->cols - 1);
+}
+
+static void print_holders(const Holders *h, int n, Shape shape)
+{
+    bool sharded = h->parts > 1;
+    const View *v = &h->held[0].view[n];
+    if (v->size == params_whole_size(v)) { /* not split over tp */
+        if (sharded)
+            print_shards(h->held, n, h->parts, " | ");
+        else if (h->tp > 1)
+            printf("whole on all");
         else
-            printf("%s%d: %s %d to %d", r ? " | " : "", r, rows ? "rows" : "columns", rows ? v->row0 : v->col0,
-                   rows ? v->row0 + v->valid_rows - 1 : v->col0 + v->cols - 1);
-        params_free(&slice);
-        if (whole) return;
+            printf("%s", shape_ranks(shape) > 1 ? "whole on every rank; its gradient partial over dp" : "whole");
+        return;
     }
-    printf("%s\n", tp > RANKS_DRAWN ? " ..." : "");
+    for (int t = 0; t < h->tp; t++) {
+        const Params *held = &h->held[t * h->parts];
+        printf("%s%s%d: ", t ? " | " : "", sharded ? "tp " : "", t);
+        print_block(&held->view[n]);
+        if (!sharded) continue;
+        printf(" (fsdp ");
+        print_shards(held, n, h->parts, ", ");
+        printf(")");
+    }
 }
 
-static void show_shards(const ModelConfig *model, Shape shape, Holding holding)
+static void show_shards(const ModelConfig *model, Shape shape, Placement placement)
 {
-    Params p = params_table(model);
-    int ranks = shape_ranks(shape), parts = shape.size[AXIS_FSDP];
-    int tp = shape.size[AXIS_TP];
-    bool cut = holding.cut != CUT_NOTHING && parts > 1;
+    Params whole = params_table(model);
+    Holders h = holders_of(model, shape, placement);
+    int tp = shape.size[AXIS_TP], parts = shape.size[AXIS_FSDP];
     printf("%-50s %14s %12s  %s\n", "parameter", "shape", "elements", "who holds it");
-    for (int n = 0; n < p.views; n++) {
-        const View *v = &p.view[n];
+    for (int n = 0; n < whole.views; n++) {
+        const View *v = &whole.view[n];
         char text[32];
         snprintf(text, sizeof text, v->vector ? "[%d]" : "[%d, %d]", v->vector ? v->cols : v->rows, v->cols);
         printf("%-50s %14s %12zu  ", v->name, text, v->size);
-        if (tp > 1)
-            print_slices(model, n, tp);
-        else if (cut)
-            print_owners(model, v, holding, parts);
-        else
-            printf("%s\n", ranks > 1 ? "whole on every rank; its gradient partial over dp" : "whole");
+        print_holders(&h, n, shape);
+        printf("%s\n",
+               tp > RANKS_DRAWN || (h.parts > 1 && parts > RANKS_DRAWN) ? " | and perhaps ranks from 64 on" : "");
     }
-    if (tp > 1) {
-        Params slice = params_table_split(model, tp, 0);
-        printf("%zu parameters; each of %d ranks along tp holds %zu, padding and copies included\n", p.count, tp,
-               slice.count);
-        params_free(&slice);
-    } else if (cut) {
-        holding.ranks = parts;
-        params_cut(&p, holding);
+    if (tp > 1)
+        printf("%zu parameters; each of %d ranks along tp holds %zu, padding and copies included\n", whole.count, tp,
+               h.held[0].count);
+    if (h.parts > 1)
         printf(
             "%zu parameters; each of %d ranks along fsdp keeps optimizer state for %zu elements, padding included%s\n",
-            p.count, parts, p.held, holding.whole_weights ? ", and all weights" : "");
-    } else {
-        printf("%zu parameters; every rank holds all of them\n", p.count);
-    }
-    params_free(&p);
+            tp > 1 ? h.held[0].count : whole.count, parts, h.held[0].held,
+            placement.whole_weights ? ", and all weights" : "");
+    if (tp == 1 && h.parts == 1) printf("%zu parameters; every rank holds all of them\n", whole.count);
+    holders_free(&h);
+    params_free(&whole);
 }
 
 static void show_memory(const Expected *expected, Shape shape)
@@ -130,12 +163,12 @@ static void show_memory(const Expected *expected, Shape shape)
     printf("  %-12s %16zu bytes  %10.2f MiB\n", "total", total, (double)total / 1048576);
 }
 
-bool show(const Config *config, Shape shape, Holding holding, const Expected *expected)
+bool show(const Config *config, Shape shape, Placement placement, const Expected *expected)
 {
     if (strcmp(config->show, "mesh") == 0)
         show_mesh(shape);
     else if (strcmp(config->show, "shards") == 0)
-        show_shards(&config->architecture, shape, holding);
+        show_shards(&config->architecture, shape, placement);
     else if (strcmp(config->show, "memory") == 0)
         show_memory(expected, shape);
     else

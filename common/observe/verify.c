@@ -29,6 +29,8 @@ typedef struct {
     char where[96];
 } Finding;
 
+typedef enum { LOSS, NORM, GRADIENT, WEIGHT, KINDS } Kind;
+
 struct Verify {
     long steps, done;
     OptimizerConfig config;
@@ -38,12 +40,11 @@ struct Verify {
     Optimizer optimizer; /* on rank 0 */
     Kernels kernels;
     double bound_first;
-    double twin_loss;   /* of this step, on all ranks */
-    acc *mine, *theirs; /* on the host: the tensor being compared, this rank's and the twin's whole one, ... */
-    acc *block;         /* ... and this rank's block of that */
-    Finding loss, gradient, weight;
-    Finding loss_drift, gradient_drift, weight_drift; /* not judged */
-    char unequal[96];                                 /* a parameter whose replicas differ */
+    double twin_numbers[2]; /* loss and norm of this step, on all ranks */
+    acc *mine, *theirs;     /* on the host: the tensor being compared, this rank's and the twin's whole one, ... */
+    acc *block;             /* ... and this rank's block of that */
+    Finding judged[KINDS], drift[KINDS]; /* a drift has no bound, but must be finite */
+    char unequal[96];                    /* a parameter whose replicas differ */
 };
 
 static bool have_twin(void)
@@ -65,7 +66,7 @@ static void copy_weights(Verify *v, const Params *from)
 static void wait_for_the_twin(Verify *v)
 {
     if (!have_twin()) watchdog_be_patient();
-    comm_broadcast(comm_control(), &v->twin_loss, 1, COMM_DOUBLE, 0);
+    comm_broadcast(comm_control(), v->twin_numbers, 2, COMM_DOUBLE, 0);
     if (!have_twin()) watchdog_resume();
 }
 
@@ -92,7 +93,7 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
     if (!v->mine || !v->theirs || !v->block) fatal("out of memory for --verify");
     if (have_twin()) {
         memory_charge_twin(1);
-        v->whole = batch_create(batch->data, batch->order, batch->accumulate, NULL, &model->kernels);
+        v->whole = batch_create(batch->data, batch->order, batch->accumulate, (BatchShare){0}, &model->kernels);
         v->twin = model_create(&model->whole, &model->kernels, v->whole.sequences * v->whole.order.seq);
         v->optimizer = optimizer_create(optimizer, &v->twin->params, &model->kernels);
         memory_charge_twin(0);
@@ -131,9 +132,18 @@ double verify_error(double difference, double largest, double largest_of_all)
     return scale > 0 ? difference / scale : difference > 0 ? INFINITY : 0;
 }
 
-static void note(Finding *f, double error, double bound, const char *what, long step)
+/* Step 1 is judged before any update. Does this build judge what comes later? */
+static bool is_judged(Kind kind, long step)
 {
-    if (!(error <= bound)) f->failed = true;
+    return JUDGE_LATER || (step == 0 && kind != WEIGHT);
+}
+
+static void note(Verify *v, Kind kind, double error, const char *what, long step)
+{
+    bool judged = is_judged(kind, step);
+    double bound = !judged ? INFINITY : step == 0 && kind != WEIGHT ? v->bound_first : BOUND_LATER;
+    Finding *f = judged ? &v->judged[kind] : &v->drift[kind];
+    if (!(error <= bound) || !isfinite(error)) f->failed = true;
     if (error <= f->error) return;
     f->error = error;
     snprintf(f->where, sizeof f->where, "%s at step %ld", what, step + 1);
@@ -155,10 +165,9 @@ static double largest_entry(Verify *v, const acc *theirs)
     return largest;
 }
 
-/* [all ranks] Compares every tensor with the twin's, `theirs` on rank 0 and NULL elsewhere, each rank the pieces that it
- * holds; notes the worst. */
-static void compare_all(Verify *v, const Params *params, bool grads, const acc *theirs, Finding *finding, double bound,
-                        long step)
+/* [all ranks] Compares every tensor with the twin's, `theirs` on rank 0 and NULL elsewhere, each rank its
+ * shards; notes the worst. */
+static void compare_all(Verify *v, const Params *params, Kind kind, const acc *theirs, long step)
 {
     Group *control = comm_control();
     double largest_of_all = largest_entry(v, theirs);
@@ -170,10 +179,10 @@ static void compare_all(Verify *v, const Params *params, bool grads, const acc *
         params_take_block(view, v->theirs, v->block);
         double worst = 0, difference, largest;
         verify_compare(v->theirs, v->theirs, whole, &difference, &largest);
-        for (int i = 0; i < params->pieces; i++) {
-            const Piece *piece = &params->piece[i];
-            Overlap o = params_overlap(view, piece);
-            const acc *ours = (grads ? piece->grads : piece->master) + o.in_piece;
+        for (int i = 0; i < params->shards; i++) {
+            const Shard *shard = &params->shard[i];
+            Overlap o = params_overlap(view, shard);
+            const acc *ours = (kind == GRADIENT ? shard->grads : shard->master) + o.in_shard;
             double unused;
             v->kernels.download(v->mine, ours, o.count * sizeof *v->mine);
             verify_compare(v->mine, v->block + o.in_view, o.count, &difference, &unused);
@@ -181,63 +190,59 @@ static void compare_all(Verify *v, const Params *params, bool grads, const acc *
         }
         double error = verify_error(worst, largest, largest_of_all);
         comm_all_reduce(control, &error, 1, COMM_DOUBLE, COMM_MAX);
-        note(finding, error, bound, view->name, step);
+        note(v, kind, error, view->name, step);
     }
 }
 
 /* --- the twin's steps --- */
 
-static double twin_step(Verify *v, long step)
+static void twin_step(Verify *v, long step)
 {
     Model *twin = v->twin;
     batch_read(&v->whole, step);
     model_zero_grads(twin);
     for (int m = 0; m < v->whole.accumulate; m++) {
         Rows rows = batch_micro_step(&v->whole, m);
-        model_forward(twin, &rows);
-        model_loss(twin, &rows, batch_scale(&v->whole));
-        model_backward(twin, &rows);
+        model_begin(twin, m, v->whole.accumulate);
+        model_forward(twin, twin->activations, &rows);
+        model_loss(twin, twin->activations, batch_scale(&v->whole));
+        model_backward(twin, twin->activations);
     }
-    return model_read_loss(twin);
+    optimizer_measure(&v->optimizer, &twin->params, step);
+    v->twin_numbers[0] = model_read_loss(twin);
+    v->twin_numbers[1] = optimizer_read_norm(&v->optimizer);
 }
 
 void verify_gradients(Verify *v, const Model *model, long step)
 {
     if (!v || step >= v->steps) return;
-    if (have_twin()) v->twin_loss = twin_step(v, step);
+    if (have_twin()) twin_step(v, step);
     wait_for_the_twin(v);
-
-    bool judged = step == 0 || JUDGE_LATER;
-    double bound = step == 0 ? v->bound_first : BOUND_LATER;
-    const acc *theirs = have_twin() ? v->twin->params.grads : NULL;
-    compare_all(v, &model->params, true, theirs, judged ? &v->gradient : &v->gradient_drift, judged ? bound : INFINITY,
-                step);
+    compare_all(v, &model->params, GRADIENT, have_twin() ? v->twin->params.grads : NULL, step);
 }
 
-void verify_loss(Verify *v, long step, double loss)
+/* Of a number, relative to the twin's. */
+static double relative(double ours, double theirs)
+{
+    double error = fabs(ours - theirs) / fmax(fabs(theirs), 1e-3);
+    return isnan(error) ? INFINITY : error;
+}
+
+void verify_numbers(Verify *v, long step, double loss, double norm)
 {
     if (!v || step >= v->steps) return;
-    double error = fabs(loss - v->twin_loss) / fmax(fabs(v->twin_loss), 1e-3);
-    if (isnan(error)) error = INFINITY;
-    if (step == 0 || JUDGE_LATER)
-        note(&v->loss, error, step == 0 ? v->bound_first : BOUND_LATER, "the loss", step);
-    else
-        note(&v->loss_drift, error, INFINITY, "the loss", step);
+    note(v, LOSS, relative(loss, v->twin_numbers[0]), "the loss", step);
+    note(v, NORM, relative(norm, v->twin_numbers[1]), "the norm of the gradients", step);
 }
 
 void verify_weights(Verify *v, const Model *model, long step)
 {
     if (!v || step >= v->steps) return;
-    if (have_twin()) {
-        optimizer_measure(&v->optimizer, &v->twin->params, step);
-        optimizer_step(&v->optimizer, &v->twin->params);
-    }
+    if (have_twin()) optimizer_step(&v->optimizer, &v->twin->params);
     wait_for_the_twin(v);
-    const acc *theirs = have_twin() ? v->twin->params.piece[0].master : NULL;
-    compare_all(v, &model->params, false, theirs, JUDGE_LATER ? &v->weight : &v->weight_drift,
-                JUDGE_LATER ? BOUND_LATER : INFINITY, step);
+    compare_all(v, &model->params, WEIGHT, have_twin() ? v->twin->params.shard[0].master : NULL, step);
 
-    const char *unequal = params_unequal(&model->params, &model->kernels, v->replicas);
+    const char *unequal = params_unequal(&model->params, &model->kernels, &v->replicas);
     int64_t differ = unequal != NULL;
     comm_all_reduce(comm_control(), &differ, 1, COMM_INT64, COMM_MAX);
     if (differ && !v->unequal[0]) snprintf(v->unequal, sizeof v->unequal, "%s", unequal ? unequal : "a parameter");
@@ -248,20 +253,24 @@ void verify_weights(Verify *v, const Model *model, long step)
 int verify_report(Verify *v)
 {
     if (!v) return 0;
-    const Finding *judged[] = {&v->loss, &v->gradient, &v->weight};
     bool failed = v->unequal[0] != '\0' || v->done < v->steps;
-    for (int f = 0; f < 3; f++) failed = failed || judged[f]->failed;
+    for (int k = 0; k < KINDS; k++) failed = failed || v->judged[k].failed || v->drift[k].failed;
 
     if (have_twin()) {
         if (v->unequal[0]) printf("verify: replicas of %s differ\n", v->unequal);
-        for (int f = 0; f < 3; f++)
-            if (judged[f]->failed) printf("verify: %s is off by %.1e\n", judged[f]->where, judged[f]->error);
+        for (int k = 0; k < KINDS; k++) {
+            const Finding *both[] = {&v->judged[k], &v->drift[k]};
+            for (int f = 0; f < 2; f++)
+                if (both[f]->failed) printf("verify: %s is off by %.1e\n", both[f]->where, both[f]->error);
+        }
         if (!JUDGE_LATER)
-            printf("verify: drift after %ld steps, not judged: loss %.1e  grad %.1e  weights %.1e\n", v->done,
-                   v->loss_drift.error, v->gradient_drift.error, v->weight_drift.error);
-        printf("verify: %s  loss %.1e  grad %.1e", failed ? "FAIL" : "PASS", v->loss.error, v->gradient.error);
+            printf("verify: drift after %ld steps, not judged: loss %.1e  norm %.1e  grad %.1e  weights %.1e\n",
+                   v->done, v->drift[LOSS].error, v->drift[NORM].error, v->drift[GRADIENT].error,
+                   v->drift[WEIGHT].error);
+        printf("verify: %s  loss %.1e  norm %.1e  grad %.1e", failed ? "FAIL" : "PASS", v->judged[LOSS].error,
+               v->judged[NORM].error, v->judged[GRADIENT].error);
         if (JUDGE_LATER)
-            printf("  weights %.1e  (bounds %.0e, %.0e)\n", v->weight.error, v->bound_first, BOUND_LATER);
+            printf("  weights %.1e  (bounds %.0e, %.0e)\n", v->judged[WEIGHT].error, v->bound_first, BOUND_LATER);
         else
             printf("  weights %s on all ranks  (bound %.0e)\n", v->unequal[0] ? "not equal" : "equal", v->bound_first);
     }

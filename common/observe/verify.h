@@ -34,8 +34,8 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
 /* [all ranks] Call with the reduced gradients, before clipping. */
 void verify_gradients(Verify *verify, const Model *model, long step);
 
-/* Call after verify_gradients, with the loss over all ranks. */
-void verify_loss(Verify *verify, long step, double loss);
+/* Call after verify_gradients, with the loss and the norm of the gradients over all ranks. */
+void verify_numbers(Verify *verify, long step, double loss, double norm);
 
 /* [all ranks] Call after the optimizer. Ends the twin after the last verified step. */
 void verify_weights(Verify *verify, const Model *model, long step);

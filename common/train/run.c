@@ -31,20 +31,19 @@ static bool same_flags(const OptionTable *tables, int count)
     return comm_same_bits(comm_control(), &hash, sizeof hash);
 }
 
-void run_start(int argc, char **argv, const char *program, OptionTable scheme, Config *config)
+void run_start(int argc, char **argv, const char *program, const OptionTable *tables, int count, Config *config)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
     config->lr = -1; /* not given */
-    OptionTable tables[] = {scheme, config_options(config)};
     int help;
-    const char *complaint = options_parse(tables, 2, argc, argv, &help);
+    const char *complaint = options_parse(tables, count, argc, argv, &help);
     stepping = (int)config->step;
     watchdog_start(stepping ? 0 : config->timeout); /* before MPI: its first call is the first that can hang */
     comm_init(&argc, &argv);
     agree(complaint);
-    agree(same_flags(tables, 2) ? NULL : complain("the ranks were started with different flags"));
+    agree(same_flags(tables, count) ? NULL : complain("the ranks were started with different flags"));
     if (help) {
-        if (comm_world_rank() == 0) options_help(tables, 2, program);
+        if (comm_world_rank() == 0) options_help(tables, count, program);
         exit(run_finish(0));
     }
     if (strcmp(config->bug, "list") == 0) {

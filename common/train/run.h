@@ -7,9 +7,9 @@
 /* Sets the threads of this rank's CPU kernels: its share of the cores. Returns whether the launcher bound it to fewer. */
 int run_use_threads(void);
 
-/* [all ranks] Reads the flags, starts the watchdog, then MPI. --help and --bug list print and exit with status 0, a
- * wrong flag with 2. `scheme` is the trainer's own table of options. */
-void run_start(int argc, char **argv, const char *program, OptionTable scheme, Config *config);
+/* [all ranks] Reads the flags of all tables, one of which fills `config`, starts the watchdog, then MPI. --help and --bug
+ * list print and exit with status 0, a wrong flag with 2. */
+void run_start(int argc, char **argv, const char *program, const OptionTable *tables, int count, Config *config);
 
 /* [all ranks] After the mesh is known: checks the rest of the configuration, sets the threads, says in a few lines on
  * rank 0 what is going to run, and opens --trace. */

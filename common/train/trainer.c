@@ -2,23 +2,28 @@
 
 #include <string.h>
 
-#include "tune/autotune.h"
 #include "base/bug.h"
 #include "base/error.h"
 #include "comm/agree.h"
+#include "comm/trace.h"
+#include "model/safetensors.h"
+#include "observe/sample.h"
 #include "settings/outputs.h"
 #include "train/run.h"
-#include "observe/sample.h"
+#include "tune/autotune.h"
 
 static bool first_rank(void)
 {
     return comm_world_rank() == 0;
 }
 
-void trainer_start(Trainer *t, int argc, char **argv, const char *program, OptionTable scheme)
+void trainer_start(Trainer *t, int argc, char **argv, const char *program, const OptionTable *schemes, int count)
 {
-    *t = (Trainer){.scheme = scheme};
-    run_start(argc, argv, program, scheme, &t->config);
+    *t = (Trainer){0};
+    CHECK(count < TABLES_MAX);
+    for (int i = 0; i < count; i++) t->table[t->tables++] = schemes[i];
+    t->table[t->tables++] = config_options(&t->config);
+    run_start(argc, argv, program, t->table, t->tables, &t->config);
     if (t->config.world && !*t->config.show) agree(complain("--world %ld: goes with --show", t->config.world));
 }
 
@@ -29,26 +34,43 @@ int trainer_ranks(const Trainer *t)
 
 void trainer_check(Trainer *t, Shape shape)
 {
+    t->shape = shape;
     agree(shape_check(shape, trainer_ranks(t)));
-    agree(config_finish(&t->config, shape.size[AXIS_FSDP] * shape.size[AXIS_DP], comm_local_rank()));
+    agree(config_finish(&t->config, shape_size(shape, ALONG_SEQUENCES), comm_local_rank()));
 }
 
-Expected trainer_expect(const Trainer *t, Shape shape, int stream_parts)
+/* The placement with what follows from the mesh; the rank is rank 0. */
+static Placement placement_on(Shape shape, Placement placement)
+{
+    if (placement.by != SHARD_NOTHING) placement.ranks = shape.size[AXIS_FSDP];
+    placement.tp = shape.size[AXIS_TP];
+    return placement;
+}
+
+/* Along these axes each rank has another part of the model. */
+static unsigned axes_of_model(Placement placement)
+{
+    return placement.by == SHARD_NOTHING ? ALONG_TP : ALONG_TP | ALONG_FSDP;
+}
+
+Expected trainer_expect(const Trainer *t, ModelPart part)
 {
     const Config *c = &t->config;
-    int data_ranks = shape.size[AXIS_FSDP] * shape.size[AXIS_DP];
-    size_t step_rows = (size_t)(c->batch * c->seq) / (size_t)data_ranks;
-    ModelConfig slice = model_config_slice(&c->architecture, shape.size[AXIS_TP]);
-    Expected e = {0};
+    Placement placement = placement_on(t->shape, part.placement);
+    int readers = shape_size(t->shape, ALONG_SEQUENCES), model_ranks = shape_size(t->shape, axes_of_model(placement));
+    size_t step_rows = (size_t)(c->batch * c->seq) / (size_t)readers, micro_rows = step_rows / (size_t)c->accumulate;
+    size_t stream_parts = part.stream_parts ? (size_t)part.stream_parts : 1;
+    ModelConfig slice = model_config_slice(&c->architecture, t->shape.size[AXIS_TP]);
+    Expected e = {.optimizer_bytes = config_optimizer(c).kind == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
+    expect_params(&e, &c->architecture, placement);
+    e.memory[MEMORY_OPTIMIZER] += sizeof(StepScalars);
     e.memory[MEMORY_ACTIVATIONS] =
-        model_activation_bytes(&slice, step_rows / (size_t)c->accumulate, c->recompute, (size_t)stream_parts) +
-        6 * sizeof(int) * step_rows;
-    e.memory[MEMORY_OPTIMIZER] = sizeof(StepScalars);
+        model_activation_bytes(&slice, micro_rows, c->recompute, stream_parts) + 6 * sizeof(int) * step_rows;
     if (c->kernels.workspace_bytes)
-        e.memory[MEMORY_BUFFERS] +=
-            c->kernels.workspace_bytes(slice.width, slice.head_dim, (int)(step_rows / (size_t)c->accumulate));
-    e.optimizer_bytes = config_optimizer(c).kind == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0;
-    expect(&e, "data", COMM_ALL_REDUCE, 2 * (double)c->steps, 16 * (double)c->steps, data_ranks);
+        e.memory[MEMORY_BUFFERS] += c->kernels.workspace_bytes(slice.width, slice.head_dim, (int)micro_rows);
+    double steps = (double)c->steps;
+    expect(&e, "data", COMM_ALL_REDUCE, 2 * steps, 16 * steps, shape_size(t->shape, ALONG_ROWS));
+    if (model_ranks > 1) expect(&e, "model", COMM_ALL_REDUCE, steps, 8 * steps, model_ranks);
     return e;
 }
 
@@ -62,35 +84,48 @@ static const char *check_cap(const Config *c, const Expected *expected)
                     total / gib);
 }
 
-void trainer_open(Trainer *t, Shape shape, Holding holding, int stream_parts, const Expected *expected)
+static void open_data(Trainer *t)
+{
+    const Config *c = &t->config;
+    Group *world = t->mesh.world;
+    agree(data_open(&t->data, c->data, c->architecture.vocab, (int)c->seq, group_rank(world), group_size(world)));
+    uint64_t fingerprint = data_fingerprint(t->data);
+    bool same = comm_same_bits(world, &fingerprint, sizeof fingerprint);
+    agree(same ? NULL : complain("--data %s: the ranks do not read the same tokens", c->data));
+    t->batch =
+        batch_create(t->data, config_data_order(c), (int)c->accumulate, batch_share(&t->mesh), &t->config.kernels);
+}
+
+/* [all ranks] Which part of the model is this rank's, and who has the others. */
+static Placement placement_of_rank(const Mesh *mesh, Placement placement)
+{
+    placement = placement_on(mesh->shape, placement);
+    if (placement.by != SHARD_NOTHING) placement.rank = mesh->coordinate[AXIS_FSDP];
+    placement.tp_rank = mesh->coordinate[AXIS_TP];
+    unsigned axes = axes_of_model(placement);
+    if (shape_size(mesh->shape, axes) > 1) placement.model_group = mesh_group(mesh, axes, "model");
+    return placement;
+}
+
+void trainer_open(Trainer *t, ModelPart part, const Expected *expected)
 {
     Config *c = &t->config;
     agree(check_cap(c, expected));
     memory_cap(c->memory_cap * 1073741824);
-    t->mesh = mesh_create(comm_world(), shape);
+    t->mesh = mesh_create(comm_world(), t->shape);
     memory_use(&c->kernels);
-    int rank = group_rank(t->mesh.world), ranks = group_size(t->mesh.world);
-    agree(data_open(&t->data, c->data, c->architecture.vocab, (int)c->seq, rank, ranks));
-    uint64_t fingerprint = data_fingerprint(t->data);
-    bool same = comm_same_bits(t->mesh.world, &fingerprint, sizeof fingerprint);
-    agree(same ? NULL : complain("--data %s: the ranks do not read the same tokens", c->data));
-    t->batch = batch_create(t->data, config_data_order(c), (int)c->accumulate, t->mesh.data_group, &c->kernels);
-    if (holding.cut != CUT_NOTHING) {
-        holding.ranks = shape.size[AXIS_FSDP];
-        holding.rank = t->mesh.coordinate[AXIS_FSDP];
-    }
-    holding.tp = shape.size[AXIS_TP];
-    holding.tp_rank = t->mesh.coordinate[AXIS_TP];
-    holding.copy = t->mesh.coordinate[AXIS_DP] > 0;
+    open_data(t);
+    part.placement = placement_of_rank(&t->mesh, part.placement);
+    part.recompute = c->recompute;
     agree(first_rank() ? outputs_check(c) : NULL);
-    ModelConfig slice = model_config_slice(&c->architecture, holding.tp);
     run_use_threads();
     agree(c->pretrained ? safetensors_check_weights(&c->architecture, c->model) : NULL);
+    int rows = t->batch.sequences * (int)c->seq;
+    ModelConfig slice = model_config_slice(&c->architecture, part.placement.tp);
     if (*c->autotune)
-        agree(autotune(&c->kernels, &slice, t->batch.sequences * (int)c->seq, (int)c->seq, t->chunks ? t->chunks : 1,
-                       c->kernel, c->autotune));
-    ModelPart part = {.holding = holding, .recompute = c->recompute, .stream_parts = stream_parts};
-    t->model = model_create_part(&c->architecture, &c->kernels, t->batch.sequences * (int)c->seq, part);
+        agree(autotune(&c->kernels, &slice, rows, (int)c->seq, part.row_chunks ? part.row_chunks : 1, c->kernel,
+                       c->autotune));
+    t->model = model_create_part(&c->architecture, &c->kernels, rows, part);
     if (c->pretrained)
         agree(safetensors_load_weights(&t->model->params, &c->kernels, c->model));
     else
@@ -101,14 +136,16 @@ void trainer_open(Trainer *t, Shape shape, Holding holding, int stream_parts, co
 void trainer_begin(Trainer *t, Replicas replicas)
 {
     Config *c = &t->config;
+    agree(params_check_start(&t->model->params, &c->kernels, &replicas));
     int64_t area = (int64_t)c->batch * c->seq * (c->seq + 1) / 2; /* causal, whole sequences */
     agree(first_rank() ? outputs_create(c) : NULL);
-    agree(metrics_open(&t->metrics, c, t->scheme, &t->mesh, area));
+    agree(metrics_open(&t->metrics, c, t->table, t->tables, &t->mesh, area));
     agree(*c->dump ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels, first_rank()) : NULL);
     Params whole = params_table(&c->architecture);
     run_begin(c, &t->mesh, whole.count, data_tokens(t->data));
     params_free(&whole);
     t->verify = verify_create(t->config.verify, t->model, &t->batch, t->optimizer.config, replicas);
+    trace_begin("step 1");
     metrics_start(&t->metrics);
 }
 

@@ -76,6 +76,7 @@ void flat_adamw(real *w, acc *master, acc *m, acc *v, const acc *g, size_t n, do
     acc beta1 = (acc)s->beta1, beta2 = (acc)s->beta2, eps = (acc)s->eps, scale = (acc)clip_factor(s);
     acc keep = (acc)(1 - s->lr * weight_decay), rate = (acc)(s->lr / s->correction1);
     acc root2 = (acc)(1 / sqrt(s->correction2)), left1 = (acc)(1 - s->beta1), left2 = (acc)(1 - s->beta2);
+    if (!isfinite(s->squares)) return;
 #pragma omp parallel for simd
     for (size_t i = 0; i < n; i++) {
         acc gi = scale * g[i];
@@ -89,6 +90,7 @@ void flat_adamw(real *w, acc *master, acc *m, acc *v, const acc *g, size_t n, do
 void flat_sgd(real *w, acc *master, const acc *g, size_t n, double weight_decay, const StepScalars *s)
 {
     acc keep = (acc)(1 - s->lr * weight_decay), rate = (acc)(s->lr * clip_factor(s));
+    if (!isfinite(s->squares)) return;
 #pragma omp parallel for simd
     for (size_t i = 0; i < n; i++) master[i] = keep * master[i] - rate * g[i];
     flat_cast(w, master, n);

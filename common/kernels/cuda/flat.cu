@@ -58,6 +58,7 @@ static __global__ void adamw(real *w, acc *master, acc *m, acc *v, const acc *g,
     acc beta1 = (acc)s->beta1, beta2 = (acc)s->beta2, eps = (acc)s->eps, scale = clip_factor(s);
     acc keep = (acc)(1 - s->lr * weight_decay), rate = (acc)(s->lr / s->correction1);
     acc root2 = (acc)(1 / sqrt(s->correction2)), left1 = (acc)(1 - s->beta1), left2 = (acc)(1 - s->beta2);
+    if (!isfinite(s->squares)) return;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
         acc gi = scale * g[i];
         m[i] = beta1 * m[i] + left1 * gi;
@@ -71,6 +72,7 @@ static __global__ void adamw(real *w, acc *master, acc *m, acc *v, const acc *g,
 static __global__ void sgd(real *w, acc *master, const acc *g, size_t n, double weight_decay, const StepScalars *s)
 {
     acc keep = (acc)(1 - s->lr * weight_decay), rate = (acc)s->lr * clip_factor(s);
+    if (!isfinite(s->squares)) return;
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
         acc new_weight = keep * master[i] - rate * g[i];
         master[i] = new_weight;

@@ -1,0 +1,173 @@
+/* The model's buffers. Each table below lists pointers with the size of what they point to; allocating and freeing walk
+ * the same table. The formula that the ledger compares with, model_activation_bytes, does not: it is worked out from the
+ * configuration alone. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "kernels/memory.h"
+#include "model/model.h"
+
+typedef struct {
+    void *pointer;          /* of type real ** or acc ** */
+    int rows;               /* 0: not needed, the pointer stays NULL */
+    int width;              /* elements in a row */
+    size_t size;            /* bytes of an element */
+} Buffer;
+
+enum { TABLE_MAX = 16 };
+
+#define REAL(name, rows, width) {&(name), rows, width, sizeof(real)}
+#define ACC(name, rows, width)  {&(name), rows, width, sizeof(acc)}
+
+/* Into table[TABLE_MAX]; returns how many. x1 is apart: recompute shares the others between layers. */
+static int layer_table(const Model *m, LayerKept *a, Buffer *table)
+{
+    const ModelConfig *c = &m->config;
+    int N = m->rows_max, S = N / m->stream_parts, raw = c->qk_norm ? N : 0;
+    int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
+    const Buffer buffers[] = {
+        ACC(a->rstd1, S, 1),      REAL(a->n1, S, C),
+        REAL(a->qkv, N, (H + 2 * K) * D), REAL(a->raw, raw, (H + K) * D),
+        ACC(a->raw_rstd, raw, H + K),     REAL(a->attended, N, H * D),
+        ACC(a->lse, N, H),        REAL(a->x2, S, C),
+        ACC(a->rstd2, S, 1),      REAL(a->n2, S, C),
+        REAL(a->gate_up, N, 2 * F),       REAL(a->hidden, N, F),
+    };
+    memcpy(table, buffers, sizeof buffers);
+    return sizeof buffers / sizeof buffers[0];
+}
+
+static int x1_table(const Model *m, LayerKept *a, Buffer *table)
+{
+    table[0] = (Buffer)REAL(a->x1, m->rows_max / m->stream_parts, m->config.width);
+    return 1;
+}
+
+static int head_table(const Model *m, Activations *a, Buffer *table)
+{
+    int N = m->rows_max, S = N / m->stream_parts, C = m->config.width;
+    const Buffer buffers[] = {
+        REAL(a->x_final, S, C), ACC(a->rstd_final, S, 1),          REAL(a->n_final, S, C),
+        ACC(a->loss, N, 1),     REAL(a->logits, N, m->config.vocab),
+    };
+    memcpy(table, buffers, sizeof buffers);
+    return sizeof buffers / sizeof buffers[0];
+}
+
+static int scratch_table(const Model *m, Scratch *t, Buffer *table)
+{
+    const ModelConfig *c = &m->config;
+    int N = m->rows_max, S = N / m->stream_parts, C = c->width, F = c->ff, H = c->heads, K = c->kv_heads;
+    int D = c->head_dim;
+    const Buffer buffers[] = {
+        REAL(t->dx, S, C),       REAL(t->dn, N, C),           REAL(t->dqkv, N, (H + 2 * K) * D),
+        REAL(t->dattended, N, H * D), REAL(t->dgate_up, N, 2 * F), REAL(t->dhidden, N, F),
+        ACC(t->dot, N, H),       REAL(t->embedded, N, C),     REAL(t->delta, N, C),
+    };
+    memcpy(table, buffers, sizeof buffers);
+    return sizeof buffers / sizeof buffers[0];
+}
+
+static int later_table(const Model *m, LayerGrads *g, Buffer *table)
+{
+    const ModelConfig *c = &m->config;
+    int N = m->rows_max, S = N / m->stream_parts, C = c->width;
+    const Buffer buffers[] = {
+        REAL(g->ddown, S, C),
+        REAL(g->dgate_up, N, 2 * c->ff),
+        REAL(g->dout, S, C),
+        REAL(g->dqkv, N, (c->heads + 2 * c->kv_heads) * c->head_dim),
+    };
+    memcpy(table, buffers, sizeof buffers);
+    return sizeof buffers / sizeof buffers[0];
+}
+
+static void allocate(const Buffer *table, int count)
+{
+    for (int i = 0; i < count; i++) {
+        size_t bytes = (size_t)table[i].rows * (size_t)table[i].width * table[i].size;
+        void *memory = table[i].rows > 0 ? memory_alloc(bytes, MEMORY_ACTIVATIONS) : NULL;
+        memcpy(table[i].pointer, &memory, sizeof memory);
+    }
+}
+
+static void release(const Buffer *table, int count)
+{
+    for (int i = 0; i < count; i++) {
+        void *memory;
+        memcpy(&memory, table[i].pointer, sizeof memory);
+        memory_free(memory);
+    }
+}
+
+/* --- activations --- */
+
+Activations *activations_create(const Model *m)
+{
+    Buffer table[TABLE_MAX];
+    Activations *a = calloc(1, sizeof *a);
+    if (!a) fatal("out of memory");
+    a->layer = calloc((size_t)m->config.layers, sizeof *a->layer);
+    if (!a->layer) fatal("out of memory");
+    for (int l = 0; l < m->config.layers; l++) {
+        if (l > 0 && m->recompute)
+            a->layer[l] = a->layer[0];
+        else
+            allocate(table, layer_table(m, &a->layer[l], table));
+        allocate(table, x1_table(m, &a->layer[l], table));
+    }
+    allocate(table, head_table(m, a, table));
+    return a;
+}
+
+void activations_free(const Model *m, Activations *a)
+{
+    Buffer table[TABLE_MAX];
+    if (!a) return;
+    for (int l = 0; l < m->config.layers; l++) {
+        release(table, x1_table(m, &a->layer[l], table));
+        if (l == 0 || !m->recompute) release(table, layer_table(m, &a->layer[l], table));
+    }
+    release(table, head_table(m, a, table));
+    free(a->layer);
+    free(a);
+}
+
+LayerGrads layer_grads_create(const Model *m)
+{
+    Buffer table[TABLE_MAX];
+    LayerGrads g = {0};
+    allocate(table, later_table(m, &g, table));
+    return g;
+}
+
+void layer_grads_free(LayerGrads *g)
+{
+    void *all[] = {g->ddown, g->dgate_up, g->dout, g->dqkv};
+    for (int i = 0; i < 4; i++) memory_free(all[i]);
+    *g = (LayerGrads){0};
+}
+
+/* --- the model's own --- */
+
+void model_allocate(Model *m)
+{
+    Buffer table[TABLE_MAX];
+    const Kernels *k = &m->kernels;
+    m->activations = activations_create(m);
+    allocate(table, scratch_table(m, &m->scratch, table));
+    m->loss_sum = memory_alloc(sizeof *m->loss_sum, MEMORY_ACTIVATIONS);
+    m->workspace_bytes =
+        k->workspace_bytes ? k->workspace_bytes(m->config.width, m->config.head_dim, m->rows_max) : 0;
+    if (m->workspace_bytes) m->workspace = memory_alloc(m->workspace_bytes, MEMORY_BUFFERS);
+}
+
+void model_release(Model *m)
+{
+    Buffer table[TABLE_MAX];
+    activations_free(m, m->activations);
+    release(table, scratch_table(m, &m->scratch, table));
+    memory_free(m->loss_sum);
+    memory_free(m->workspace);
+}

@@ -1,0 +1,321 @@
+/* Trains one case beside a single device: the training step of the mains, with the schemes that the case asks for. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "case.h"
+#include "data/batch.h"
+#include "kernels/memory.h"
+#include "model/model.h"
+#include "observe/verify.h"
+
+/* --- hooks that look on, around the schemes' own --- */
+
+typedef struct {
+    const Params *params;
+    Group *gather;
+    long gathers; /* when the forward pass began */
+    int most_layers, ahead;
+    bool slow;
+} Watch;
+
+static void look(Watch *w)
+{
+    int layers = 0;
+    for (int u = 1; u < w->params->units; u++) layers += w->params->unit[u].weights != NULL;
+    if (layers > w->most_layers) w->most_layers = layers;
+    if (w->slow) usleep(3000);
+}
+
+static long gathers_so_far(const Watch *w)
+{
+    return group_count(w->gather, COMM_ALL_GATHER).calls;
+}
+
+static void begins_forward(void *self, int unit)
+{
+    Watch *w = self;
+    if (unit == 0) w->gathers = gathers_so_far(w);
+}
+
+static void watch_before_forward(void *self, int unit)
+{
+    Watch *w = self;
+    look(w);
+    int ahead = (int)(gathers_so_far(w) - w->gathers) - (unit + 1);
+    if (unit > 0 && ahead > w->ahead) w->ahead = ahead;
+}
+
+static void watch(void *self, int unit)
+{
+    (void)unit;
+    look(self);
+}
+
+/* --- the step --- */
+
+typedef struct {
+    Model *model;
+    Batch batch;
+    Optimizer optimizer;
+    bool sharded;
+    Sharding sharding;
+    Ddp ddp;
+    TensorParallel tensor;
+} Run;
+
+/* The training step of main.c up to the optimizer; the batch is read. Returns the loss of these rows. */
+static double accumulate_gradients(Run *run, bool alone)
+{
+    Model *model = run->model;
+    model_zero_grads(model);
+    for (int m = 0; m < run->batch.accumulate; m++) {
+        Rows rows = batch_micro_step(&run->batch, m);
+        model_begin(model, m, run->batch.accumulate);
+        model_forward(model, model->activations, &rows);
+        model_loss(model, model->activations, batch_scale(&run->batch));
+        model_backward(model, model->activations);
+    }
+    if (!alone && run->sharded) sharding_finish(&run->sharding);
+    if (!alone && !run->sharded) ddp_finish(&run->ddp);
+    return model_read_loss(model);
+}
+
+/* Rows see `window` keys at most. */
+static void narrow(Batch *b, int window)
+{
+    for (int i = 0; i < b->rows.count && window; i++)
+        if (b->rows.id[i] + 1 - window > b->rows.lo[i]) b->rows.lo[i] = b->rows.id[i] + 1 - window;
+}
+
+/* --- comparing with the twin --- */
+
+typedef enum { GRADS, MASTERS, WHOLE_WEIGHTS } What;
+
+/* max|ours - theirs| of what this rank holds of the view; `block`: its block of the twin's tensor. */
+static double difference_of(const Params *p, const View *v, What what, const acc *block)
+{
+    double worst = 0, difference, unused;
+    if (what == WHOLE_WEIGHTS) {
+        const Unit *unit = &p->unit[v->unit];
+        verify_compare(unit->weights + (v->offset - unit->offset), block, v->size, &worst, &unused);
+        return worst;
+    }
+    for (int i = 0; i < p->shards; i++) {
+        const Shard *shard = &p->shard[i];
+        Overlap o = params_overlap(v, shard);
+        if (o.count == 0) continue;
+        verify_compare((what == GRADS ? shard->grads : shard->master) + o.in_shard, block + o.in_view, o.count,
+                       &difference, &unused);
+        worst = fmax(worst, difference);
+    }
+    return worst;
+}
+
+/* The worst error over all tensors, of what this rank holds; its name to out->where, if it is the worst so far. `theirs`: the
+ * twin's, whole, of the table `whole`. */
+static double worst(const Params *p, What what, const Params *whole, const acc *theirs, Outcome *out)
+{
+    double largest_of_all = 0, worst_error = 0;
+    for (size_t i = 0; i < whole->count; i++) largest_of_all = fmax(largest_of_all, fabs((double)theirs[i]));
+    for (int n = 0; n < p->views; n++) {
+        const View *v = &p->view[n], *w = &whole->view[n];
+        double largest, unused;
+        verify_compare(theirs + w->offset, theirs + w->offset, w->size, &unused, &largest);
+        acc *block = malloc(v->size * sizeof *block);
+        params_take_block(v, theirs + w->offset, block);
+        double error = verify_error(difference_of(p, v, what, block), largest, largest_of_all);
+        free(block);
+        if (error > worst_error && error > out->gradient && error > out->weight)
+            memcpy(out->where, v->name, sizeof out->where);
+        worst_error = fmax(worst_error, error);
+    }
+    return worst_error;
+}
+
+/* Of rows of a block that are no rows of the parameter. */
+static bool padding_is_zero(const Params *p)
+{
+    for (int n = 0; n < p->views; n++)
+        for (int i = 0; i < p->shards; i++) {
+            Overlap o = params_overlap(&p->view[n], &p->shard[i]);
+            size_t valid = (size_t)p->view[n].valid_rows * (size_t)p->view[n].cols;
+            for (size_t e = 0; e < o.count; e++)
+                if (o.in_view + e >= valid && (p->shard[i].master[o.in_shard + e] != 0 ||
+                                               p->shard[i].grads[o.in_shard + e] != 0))
+                    return false;
+        }
+    return true;
+}
+
+static uint64_t bits_of(const Params *p)
+{
+    uint64_t hash = HASH_START;
+    for (int i = 0; i < p->shards; i++) hash = hash_bytes(hash, p->shard[i].master, p->shard[i].count * sizeof(acc));
+    return hash;
+}
+
+/* A shard's padding must not be counted in the norm. */
+static void spoil_padding(Params *p)
+{
+    for (int i = 0; i < p->shards; i++)
+        for (size_t e = p->shard[i].count; e < p->shard[i].padded; e++) p->shard[i].grads[e] = 1000;
+}
+
+/* --- two steps --- */
+
+static Run create_twin(const Case *c, const Data *data, const Kernels *kernels)
+{
+    Run twin = {0};
+    memory_charge_twin(1);
+    DataOrder order = training_order(&c->t, c->fsdp * c->dp);
+    twin.batch = batch_create(data, order, c->t.accumulate, (BatchShare){0}, kernels);
+    twin.model = model_create(&c->t.model, kernels, twin.batch.sequences * c->t.seq);
+    params_init(&twin.model->params, kernels, (uint64_t)c->t.seed);
+    twin.optimizer = optimizer_create(training_recipe(&c->t), &twin.model->params, kernels);
+    memory_charge_twin(0);
+    return twin;
+}
+
+static Placement placement_of(const Case *c, const CaseGroups *g)
+{
+    Placement p = {.by = SHARD_NOTHING};
+    if (c->sharding.strategy) p = strategy_find(c->sharding.strategy)->placement;
+    p.ranks = c->fsdp;
+    p.rank = g->mesh.coordinate[AXIS_FSDP];
+    p.tp = c->tp;
+    p.tp_rank = g->mesh.coordinate[AXIS_TP];
+    p.model_group = g->model;
+    return p;
+}
+
+/* All but the batch, which is counted apart. */
+static void create(Run *run, const Case *c, const CaseGroups *g, const Kernels *kernels)
+{
+    int rows = run->batch.sequences * c->t.seq;
+    ModelPart part = {.placement = placement_of(c, g),
+                      .recompute = c->recompute,
+                      .stream_parts = c->tensor.sp ? c->tp : 1};
+    run->sharded = c->sharding.strategy != NULL;
+    run->model = model_create_part(&c->t.model, kernels, rows, part);
+    Params *params = &run->model->params;
+    params_init(params, kernels, (uint64_t)c->t.seed);
+    if (run->sharded)
+        run->sharding = sharding_create(params, &run->model->micro_step, kernels, g->shard, c->sharding,
+                                        c->t.accumulate);
+    else
+        run->ddp = ddp_create(params, &run->model->micro_step, g->shard.replicate, c->ddp);
+    run->tensor = tensor_create(run->model, g->tp, g->kv, c->tensor, rows);
+    run->optimizer = optimizer_create(training_recipe(&c->t), params, kernels);
+}
+
+static void destroy(Run *run)
+{
+    optimizer_free(&run->optimizer);
+    model_free(run->model);
+    batch_free(&run->batch);
+}
+
+static void step_and_compare(Run *run, Run *twin, const Case *c, const CaseGroups *g, long step, Outcome *out)
+{
+    Params *ours = &run->model->params, *theirs = &twin->model->params;
+    batch_read(&run->batch, step), narrow(&run->batch, c->window);
+    batch_read(&twin->batch, step), narrow(&twin->batch, c->window);
+    double loss = accumulate_gradients(run, false), want = accumulate_gradients(twin, true);
+    out->same_numbers = comm_same_bits(g->tp, &loss, sizeof loss) && out->same_numbers;
+    comm_uncounted(1);
+    comm_all_reduce(g->mesh.rows_group, &loss, 1, COMM_DOUBLE, COMM_SUM);
+    comm_uncounted(0);
+    spoil_padding(ours);
+    optimizer_measure(&run->optimizer, ours, step);
+    optimizer_measure(&twin->optimizer, theirs, step);
+    double error = worst(ours, GRADS, theirs, theirs->grads, out);
+    double norm = optimizer_read_norm(&run->optimizer), norm_want = optimizer_read_norm(&twin->optimizer);
+    out->same_numbers = comm_same_bits(g->tp, &norm, sizeof norm) && out->same_numbers;
+    if (step == 0) {
+        out->loss = fabs(loss - want) / fmax(fabs(want), 1e-3);
+        out->gradient = error;
+        out->norm = fabs(norm - norm_want) / fmax(norm_want, 1e-3);
+    } else {
+        out->later_gradient = error;
+    }
+    optimizer_step(&run->optimizer, ours);
+    optimizer_step(&twin->optimizer, theirs);
+    if (run->sharded) sharding_publish(&run->sharding);
+}
+
+static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
+{
+    Outcome out = {.same_numbers = true};
+    Kernels kernels = kernels_cpu();
+    Run twin = create_twin(c, data, &kernels);
+    Run run = {.batch = batch_create(data, training_order(&c->t, c->fsdp * c->dp), c->t.accumulate,
+                                     batch_share(&g->mesh), &kernels)};
+    size_t held[MEMORY_CATEGORIES];
+    for (int m = 0; m < MEMORY_CATEGORIES; m++) held[m] = memory_held((MemoryCategory)m);
+    create(&run, c, g, &kernels);
+    Params *ours = &run.model->params, *theirs = &twin.model->params;
+
+    Watch w = {.params = ours, .gather = g->shard.gather, .slow = group_rank(g->mesh.world) == c->slow_rank};
+    ParameterSeam inner = {&w, watch_before_forward, watch, watch, NULL};
+    ParameterSeam outer = {&w, begins_forward, NULL, NULL, watch};
+    ParameterSeam schemes = run.sharded ? sharding_seam(&run.sharding) : ddp_seam(&run.ddp);
+    SeamChain chain[3];
+    schemes = seam_chain(&chain[0], tensor_parameter_seam(&run.tensor), schemes);
+    schemes = seam_chain(&chain[1], inner, schemes);
+    run.model->seams.parameters = seam_chain(&chain[2], schemes, outer);
+    if (c->tp > 1) run.model->seams.features = tensor_seam(&run.tensor);
+    Replicas replicas = {0};
+    run.sharded ? sharding_replicas(&run.sharding, &replicas) : ddp_replicas(&run.ddp, &replicas);
+    tensor_replicas(&run.tensor, &replicas);
+    out.replicas_equal = params_unequal(ours, &kernels, &replicas) == NULL;
+
+    Expected expected = case_expected(c);
+    Group *counted[] = {g->shard.gather, g->shard.reduce, g->shard.replicate, g->tp, g->kv, g->model};
+    for (long step = 0; step < 2; step++) {
+        Counters before = training_counters(counted, 6);
+        step_and_compare(&run, &twin, c, g, step, &out);
+        if (!*out.ledger) training_ledger(out.ledger, sizeof out.ledger, &expected, &before, held);
+    }
+    out.weight = worst(ours, MASTERS, theirs, theirs->shard[0].master, &out);
+    if (ours->placement.whole_weights || ours->placement.by == SHARD_NOTHING)
+        out.whole = worst(ours, WHOLE_WEIGHTS, theirs, theirs->shard[0].master, &out);
+    if (c->tampered && group_rank(g->mesh.world) == case_ranks(c) - 1) ours->weights[0] += 1;
+    out.replicas_equal = params_unequal(ours, &kernels, &replicas) == NULL && out.replicas_equal;
+    out.padding_is_zero = padding_is_zero(ours);
+    out.most_layers = w.most_layers;
+    out.ahead = w.ahead;
+    out.bits = bits_of(ours);
+
+    destroy(&run);
+    tensor_free(&run.tensor);
+    run.sharded ? sharding_free(&run.sharding) : ddp_free(&run.ddp);
+    destroy(&twin);
+    return out;
+}
+
+Outcome run_case(const Case *c, const char *path)
+{
+    Outcome out = {.replicas_equal = true, .same_numbers = true, .padding_is_zero = true};
+    const CaseGroups *groups = case_groups(c);
+    if (groups) {
+        Data *data;
+        CHECK(data_open(&data, path, c->t.model.vocab, c->t.seq, 0, 1) == NULL);
+        out = train(c, groups, data);
+        data_close(data);
+    }
+    /* the worst of all ranks, on all ranks */
+    double *errors[] = {&out.loss, &out.gradient, &out.norm, &out.later_gradient, &out.weight, &out.whole};
+    for (int e = 0; e < 6; e++) comm_all_reduce(comm_control(), errors[e], 1, COMM_DOUBLE, COMM_MAX);
+    int64_t counts[] = {!out.replicas_equal, !out.same_numbers, !out.padding_is_zero, out.most_layers, out.ahead};
+    comm_all_reduce(comm_control(), counts, 5, COMM_INT64, COMM_MAX);
+    out.replicas_equal = !counts[0];
+    out.same_numbers = !counts[1];
+    out.padding_is_zero = !counts[2];
+    out.most_layers = (int)counts[3];
+    out.ahead = (int)counts[4];
+    return out;
+}
