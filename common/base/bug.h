@@ -1,11 +1,11 @@
-/* Bugs that real frameworks shipped, kept as switches.
+/* Bugs of real frameworks, which the user can switch on.
  *
- * A test that cannot fail proves nothing. In builds made with BUGS=1 the line where a framework once went wrong carries
- * the mistake beside the right code, behind if (BUG(name)); `--bug name` switches it on, and the test named in the table
- * must notice. In every other build BUG(name) is the constant 0 and the mistake is not even compiled in.
+ * A test that cannot fail proves nothing. In builds with BUGS=1 the code has each of these mistakes beside the right
+ * line, behind if (BUG(name)). `--bug name` switches it on, and the test that the table names must fail. In all other
+ * builds BUG(name) is the constant 0, and the compiler removes the mistake.
  *
- * `--bug skip=GROUP.KIND[.N]` drops the collectives of that kind on that group (or only the N-th, from 1), one place
- * for all: the mutation check of every reduction.
+ * `--bug skip=GROUP.KIND[.N]` makes the collectives of one kind on one group do nothing, or only the N-th of them,
+ * counted from 1. A test of a reduction must fail if the reduction is skipped.
  */
 #pragma once
 
@@ -32,14 +32,15 @@ typedef enum {
 #define BUG(name) 0
 #endif
 
-/* Switches on what `--bug` names; NULL switches everything off. Returns NULL or a complaint. "list" prints the table
- * and returns NULL. */
+/* Switches on the bug that `--bug` names, and all others off. NULL switches all off. "list" prints the table. Returns
+ * NULL or a complaint. */
 const char *bug_set(const char *text);
 
+/* Is this bug switched on? Also notes, for bug_acted, that the run has reached it. */
 bool bug_is_on(BugName name);
 
-/* Has the mistake been made on this rank? If not, the run never came to its place. */
+/* Has this rank made the mistake? If not, the run has not reached its line. */
 bool bug_acted(void);
 
-/* Must this collective be dropped? `number` counts the calls of its kind on its group, from 1. */
+/* Must the caller skip this collective? `number` counts the calls of its kind on its group, from 1. */
 bool bug_skips(const char *group, const char *kind, long number);

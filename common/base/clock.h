@@ -1,5 +1,5 @@
-/* One clock for everything that measures time. */
+/* The clock for all measurements of time. */
 #pragma once
 
-/* Seconds since some fixed moment; never goes back. */
+/* Seconds since some fixed moment. The clock never goes back. */
 double clock_seconds(void);

@@ -1,4 +1,5 @@
-/* FNV-1a, 64 bits: names become random streams, and bits are compared over ranks by their hash. */
+/* FNV-1a hashes of 64 bits. rng.c makes a random stream from a name's hash. Ranks compare the bits of arrays by their
+ * hashes. */
 #pragma once
 
 #include <stddef.h>
@@ -6,11 +7,13 @@
 
 extern const uint64_t HASH_START;
 
-/* The hash after one more word. */
+/* `hash`, extended by one word. Start with HASH_START. */
 uint64_t hash_step(uint64_t hash, uint64_t word);
 
-/* The hash after `bytes` more bytes, byte by byte. */
+/* `hash`, extended by `bytes` bytes, one at a time. */
 uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes);
 
-/* Four bytes at a time, for large arrays; mixes the high half back in, so that every bit reaches every other. */
+/* `hash`, extended by `bytes` bytes, four at a time: faster, for large arrays. Each step also mixes the high bits into
+ * the low bits, so that every bit of the array can change every bit of the hash. The result differs from that of
+ * hash_bytes. */
 uint64_t hash_array(uint64_t hash, const void *data, size_t bytes);

@@ -17,7 +17,7 @@ real real_of(double x)
     float value = (float)x;
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    if (value != value) return (real){(uint16_t)(bits >> 16 | 0x40)}; /* rounding must not make NaN an infinity */
+    if (value != value) return (real){(uint16_t)(bits >> 16 | 0x40)}; /* without 0x40 a NaN could become an infinity */
     return (real){(uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 #else

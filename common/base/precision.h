@@ -1,9 +1,10 @@
-/* Two number types, chosen when the suite is built (make PRECISION=...).
+/* The two number types of a build (make PRECISION=...).
  *
- *   real   what weights and activations are stored in
- *   acc    what sums, master weights, gradients and optimizer state are kept in
+ *   real   the type of weights and activations
+ *   acc    the type of sums, master weights, gradients and optimizer state
  *
- * In bf16 only the GPU computes with `real`; the host moves it and converts it, so to C it is two bytes.
+ * In bf16 builds only the GPU computes with `real`. The host only copies and converts it, so in C it is a struct of two
+ * bytes.
  */
 #pragma once
 
@@ -32,7 +33,9 @@ typedef float acc;
 #endif
 
 #ifndef __CUDACC__
-/* A `real` as the host can compute with it, and the `real` nearest to a number, which bf16 rounds by way of float. */
+/* The value of x, for computing on the host. */
 double real_double(real x);
+
+/* The `real` nearest to x. In bf16 builds x is rounded to float first, then to bf16. */
 real real_of(double x);
 #endif

@@ -1,10 +1,11 @@
 /* Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2,
  * 3", SC 2011).
  *
- * Why: a draw is a pure function of (seed, stream, index). So any rank can draw any shard of any parameter where it
- * lives, in any order, and gets what a single device would have drawn.
+ * Why: a draw is a pure function of (seed, stream, index). So each rank draws the shards that it holds, in any order,
+ * and gets the values that a single device draws.
  *
- * No draw calls libm, and none has more than 24 significant bits: CPU and GPU, fp32 and fp64 start from equal values.
+ * A draw does not call libm and has at most 24 significant bits. So CPU and GPU, fp32 and fp64 builds draw equal
+ * values.
  */
 #pragma once
 
@@ -18,7 +19,7 @@ typedef struct {
 /* One block of 128 random bits. */
 Philox philox(uint64_t key, uint64_t counter_low, uint64_t counter_high);
 
-/* The stream of a name: "model.norm.weight", "data". FNV-1a, 64 bits. */
+/* The stream for a name such as "model.norm.weight" or "data": its FNV-1a hash, 64 bits. */
 uint64_t rng_stream(const char *name);
 
 /* Uniform in [0, 1), a multiple of 2^-24. */
@@ -27,6 +28,6 @@ double rng_uniform(uint64_t seed, uint64_t stream, uint64_t index);
 /* Uniform in {0, ..., n-1}; n > 0. */
 uint64_t rng_below(uint64_t seed, uint64_t stream, uint64_t index, uint64_t n);
 
-/* Mean 0, standard deviation `std`, very nearly normal: the centred sum of eight 16-bit uniforms (Irwin-Hall), cut at
- * 4.9 standard deviations. Rounded to fp32 in every build. */
+/* Nearly normal, with mean 0 and standard deviation `std`: the centred sum of eight 16-bit uniforms (Irwin-Hall), which
+ * never exceeds 4.9 standard deviations. Every build rounds it to fp32. */
 float rng_normal(uint64_t seed, uint64_t stream, uint64_t index, double std);

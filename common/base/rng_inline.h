@@ -1,5 +1,5 @@
-/* The bodies of rng.c, for host and device alike: a GPU must draw the very bits that the host draws. Include rng.h
- * instead, unless you are a kernel. */
+/* The core of the random numbers, shared by rng.c and the CUDA kernels, because the GPU must draw the same bits as the
+ * host. All other files include rng.h. */
 #pragma once
 
 #include <stdint.h>
@@ -10,7 +10,7 @@
 #define HOST_DEVICE static inline
 #endif
 
-/* Ten rounds on four words, in place. */
+/* The ten rounds of Philox4x32-10 on the counter c[4], in place, with the key (k0, k1). */
 HOST_DEVICE void philox_rounds(uint32_t c[4], uint32_t k0, uint32_t k1)
 {
     for (int round = 0; round < 10; round++) {
@@ -26,13 +26,13 @@ HOST_DEVICE void philox_rounds(uint32_t c[4], uint32_t k0, uint32_t k1)
     }
 }
 
-/* The centred sum of the eight 16-bit halves of a block: mean 0, a whole number. */
+/* The sum of the eight 16-bit halves of a block, minus its mean. */
 HOST_DEVICE int32_t philox_centred(const uint32_t word[4])
 {
     int32_t sum = 0;
     for (int w = 0; w < 4; w++) sum += (int32_t)(word[w] >> 16) + (int32_t)(word[w] & 0xffff);
-    return sum - 262140; /* 8 * 32767.5 */
+    return sum - 262140; /* the mean: 8 * 32767.5 */
 }
 
-/* Its standard deviation: the root of 8 (65536^2 - 1) / 12. */
+/* The standard deviation of philox_centred: the square root of 8 (65536^2 - 1) / 12. */
 #define PHILOX_CENTRED_STD 53509.91992145008

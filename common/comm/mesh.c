@@ -59,7 +59,8 @@ Mesh mesh_create(Group *world, Shape shape)
 
 Group *mesh_group(const Mesh *mesh, unsigned axes, const char *name)
 {
-    /* Two ranks belong together when they agree along every axis that is not in `axes`: number those coordinates. */
+    /* The members of a group have equal coordinates on every axis that is not in `axes`. `color` numbers these
+     * coordinates, so each group has its own color. */
     int color = shape_index(mesh->shape, group_rank(mesh->world), ~axes);
     return group_split(mesh->world, color, name);
 }

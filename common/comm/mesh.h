@@ -1,8 +1,9 @@
-/* The grid of ranks, and the groups cut from it.
+/* The mesh: the grid of ranks, and the groups of ranks along its axes.
  *
- * Ranks are numbered along the axes tp, cp, fsdp, dp, the first fastest: with tp = 2 and dp = 2, ranks 0 and 1 share one
- * replica. An axis that a trainer does not use has size 1. A group along some axes holds the ranks that differ along
- * those axes and along no other.
+ * Ranks are numbered along the axes tp, cp, fsdp, dp; the coordinate on tp changes fastest. With tp = 2 and dp = 2,
+ * ranks 0 and 1 form one replica of the model, ranks 2 and 3 the other. An axis that a trainer does not use has size 1.
+ * The members of a group along some axes have different coordinates on those axes, and equal coordinates on all other
+ * axes.
  */
 #pragma once
 
@@ -14,39 +15,43 @@ typedef struct {
     int size[AXES];
 } Shape;
 
-/* Sets of axes. */
+/* Sets of axes. `axes` below is such a set: bit (1 << axis) is set for each of its axes. */
 enum {
     ALONG_TP = 1 << AXIS_TP,
     ALONG_CP = 1 << AXIS_CP,
     ALONG_FSDP = 1 << AXIS_FSDP,
     ALONG_DP = 1 << AXIS_DP,
-    ALONG_SEQUENCES = ALONG_FSDP | ALONG_DP, /* along these axes ranks read different sequences */
-    ALONG_ROWS = ALONG_SEQUENCES | ALONG_CP, /* along these they have different rows: counts and losses are summed */
+    ALONG_SEQUENCES = ALONG_FSDP | ALONG_DP, /* along these axes, ranks read different sequences */
+    ALONG_ROWS = ALONG_SEQUENCES | ALONG_CP, /* along these axes, ranks compute different rows */
 };
 
 typedef struct {
     Shape shape;
-    Group *world;         /* the ranks of this mesh */
-    Group *rows_group;    /* those that have different rows, over which counts and losses are summed */
-    int coordinate[AXES]; /* of this rank */
+    Group *world;         /* all ranks of the mesh */
+    Group *rows_group;    /* ALONG_ROWS: ranks with different rows; counts and losses are summed over it */
+    int coordinate[AXES]; /* this rank's coordinate on each axis */
 } Mesh;
 
+/* The number of ranks that the mesh needs. */
 int shape_ranks(Shape shape);
 
-/* Ranks that differ along `axes` only; and the number of `rank` among them, the first axis fastest. */
+/* The number of ranks in a group along `axes`. */
 int shape_size(Shape shape, unsigned axes);
+
+/* The number of `rank` in its group along `axes`; the coordinate on the first axis changes fastest. */
 int shape_index(Shape shape, int rank, unsigned axes);
 
-/* Where `rank` stands along `axis`. */
+/* The coordinate of `rank` on `axis`. */
 int shape_coordinate(Shape shape, int rank, Axis axis);
 
 const char *axis_name(Axis axis);
 
-/* NULL if the mesh needs just `ranks` ranks, else a complaint. */
+/* Returns NULL if the mesh needs exactly `ranks` ranks, else a complaint. */
 const char *shape_check(Shape shape, int ranks);
 
-/* [all ranks of world] Cuts the groups. The mesh needs shape_ranks(shape) == group_size(world). */
+/* [all ranks of world] Creates the mesh and its rows_group. Ends the job unless shape_ranks(shape) ==
+ * group_size(world). */
 Mesh mesh_create(Group *world, Shape shape);
 
-/* [all ranks of the mesh] The ranks that differ from this one along `axes` only. */
+/* [all ranks of the mesh] Creates this rank's group along `axes`. */
 Group *mesh_group(const Mesh *mesh, unsigned axes, const char *name);

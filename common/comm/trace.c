@@ -27,8 +27,8 @@ typedef struct {
     char name[40];
     double begin, end;
     int lane;
-    size_t bytes;       /* of a collective */
-    int mark, mark_end; /* times that the GPU knows; -1: begin and end are right */
+    size_t bytes;       /* payload of a collective */
+    int mark, mark_end; /* the GPU's begin and end, as marks; -1: the host's begin and end above are the times */
 } Event;
 
 static bool recording;
@@ -43,11 +43,12 @@ static struct {
 } open_span[DEPTH_MAX];
 static int depth;
 
-/* A lane of communication holds collectives of one group, none overlapping another. Those of a GPU are one stream. */
-enum { LANE_COMPUTE, LANE_HOST, LANES_FIXED }; /* LANE_HOST: only where the GPU computes */
+/* A lane for communication holds collectives of one group that do not overlap in time. On a GPU a group has one lane,
+ * because its collectives run in one stream. */
+enum { LANE_COMPUTE, LANE_HOST, LANES_FIXED }; /* LANE_HOST: when the host issued work; used only if a GPU computes */
 static struct {
-    char name[32];
-    double busy_until;
+    char name[32];     /* of the group */
+    double busy_until; /* the end of its last collective */
 } lanes[LANES_MAX];
 static int lane_count;
 
@@ -81,7 +82,7 @@ void trace_zero(void)
 
 static void record(const char *name, Event event)
 {
-    if (event_count == EVENTS_MAX) return; /* trace_is_full says so */
+    if (event_count == EVENTS_MAX) return; /* trace_events_lost tells the caller */
     Event *e = &events[event_count++];
     *e = event;
     snprintf(e->name, sizeof e->name, "%s", name);
@@ -129,6 +130,7 @@ void trace_range_end(void)
     RANGE_POP();
 }
 
+/* The group's first lane that is free at `begin`; adds a lane if none is. If the table is full, the last lane. */
 static int lane_of(const char *group, double begin)
 {
     for (int l = LANES_FIXED; l < lane_count; l++)
@@ -153,7 +155,7 @@ void trace_collective_on_gpu(const char *group, const char *kind, size_t bytes, 
     record(kind, (Event){.lane = lane_of(group, 0), .bytes = bytes, .mark = begin, .mark_end = end});
 }
 
-/* --- as text --- */
+/* --- the events as text --- */
 
 int trace_events_lost(void)
 {

@@ -1,4 +1,4 @@
-/* What C files that talk to CUDA share with the CUDA backend: its stream, and the check around every call. */
+/* The CUDA backend's stream, and the check around every CUDA call. For C files that call CUDA themselves. */
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,10 +8,10 @@
 extern "C" {
 #endif
 
-cudaStream_t cuda_stream(void); /* the compute stream; the first call makes it */
-bool cuda_in_use(void);         /* has anything been asked of the stream? */
+cudaStream_t cuda_stream(void); /* the compute stream; the first call creates it */
+bool cuda_in_use(void);         /* has the stream been created? */
 
-/* Ends the job, naming the call, its place and the rank, unless it returned cudaSuccess. */
+/* Ends the job unless `code` is cudaSuccess. The message names the call, its file and line, and the rank. */
 void cuda_check(cudaError_t code, const char *call, const char *file, int line);
 #define CUDA_CHECK(call) cuda_check((call), #call, __FILE__, __LINE__)
 

@@ -1,5 +1,6 @@
-/* Times on the GPU, for the trace. A mark lies between two kernels of the compute stream, or around a collective in its
- * group's stream; the GPU notes when it passes it, and the time is asked for later, so that nobody waits.
+/* Times on the GPU, for the trace. The host puts a mark into a stream: between two kernels of the compute stream, or
+ * before and after a collective in its group's stream. The GPU notes the time when it reaches the mark. The host reads
+ * the times when it writes the trace, so that it does not wait for the GPU during a step.
  *
  * Where no GPU computes (no_cuda.c, or --device cpu) marks are never on.
  */
@@ -7,15 +8,17 @@
 
 #include <stdbool.h>
 
-/* From here on marks can be put; `now` is the time of this call on the caller's clock. Waits for the GPU. */
+/* Turns marks on if a GPU computes. `now` is the time of this call on the caller's clock. Waits for the GPU. */
 void marks_start(double now);
 
 bool marks_on(void);
 
-/* The number of a new mark on the compute stream; -1 if marks are not on. */
+/* Puts a mark into the compute stream and returns its number, or -1 if marks are off or the table of marks is full. */
 int mark_compute(void);
 
-/* When the GPU passed it, on the clock of marks_start. Waits until it has. */
+/* The time at which the GPU reached the mark, in seconds on the clock of marks_start. Waits until the GPU has reached
+ * it. */
 double mark_time(int mark);
 
+/* Turns marks off and frees them. */
 void marks_stop(void);

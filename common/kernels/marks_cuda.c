@@ -1,4 +1,4 @@
-/* Marks are CUDA events, made as they are needed and kept until the trace is written. */
+/* Marks are CUDA events. mark_stream creates one for each mark; marks_stop destroys them all. */
 #include <stdlib.h>
 
 #include "base/error.h"
@@ -8,9 +8,9 @@
 
 enum { RUN = 512, MARKS_MAX = 1 << 20 };
 
-static cudaEvent_t *events; /* events[0]: the start */
+static cudaEvent_t *events; /* [count]; events[0] is recorded by marks_start */
 static int count, room;
-static double zero; /* its time on the caller's clock */
+static double zero; /* the time of events[0] on the caller's clock */
 
 int mark_stream(cudaStream_t stream)
 {
@@ -43,7 +43,7 @@ bool marks_on(void)
 
 int mark_compute(void)
 {
-    return marks_on() ? mark_stream(cuda_stream()) : -1; /* asking for the stream makes it */
+    return marks_on() ? mark_stream(cuda_stream()) : -1; /* tested first: cuda_stream() would create the stream */
 }
 
 static double seconds_between(int first, int second)
@@ -54,11 +54,12 @@ static double seconds_between(int first, int second)
     return 1e-3 * (double)milliseconds;
 }
 
-/* A float counts milliseconds from the first of the mark's run only, so that long traces stay sharp. */
+/* CUDA gives the time between two events as a float of milliseconds, which is too coarse over a long trace. So marks
+ * are taken in runs of RUN: a float counts from the run's first mark only, and a double adds up the runs before it. */
 double mark_time(int mark)
 {
-    static int known;    /* the first of a run, ... */
-    static double since; /* ... and its time after events[0] */
+    static int known;    /* the first mark of the run that was asked for last */
+    static double since; /* seconds from events[0] to that mark */
     int first = mark / RUN * RUN;
     if (first < known) known = 0, since = 0;
     for (; known < first; known += RUN) since += seconds_between(known, known + RUN);

@@ -12,7 +12,7 @@ enum { POISON = 0, POISON_USED = 1 };
 enum { POISON = 0, POISON_USED = 0 };
 #endif
 
-/* One allocation. The table of them lies on the host: what they point to may not. */
+/* One allocation. The table of allocations lies in host memory; the allocations lie in the backend's memory. */
 typedef struct {
     void *memory;
     size_t bytes;

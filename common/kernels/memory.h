@@ -1,7 +1,7 @@
 /* Allocation in the backend's memory, counted by category.
  *
- * Invariant: memory is taken at start and given back at the end, never inside a training step; so what is counted here
- * is what a rank holds, and the ledger can compare it, to the byte, with what the formulas say.
+ * Invariant: a trainer allocates at start and frees at the end, never inside a training step. So the counts are what
+ * the rank holds, and the ledger compares them to the byte with the formulas.
  */
 #pragma once
 
@@ -14,30 +14,33 @@ typedef enum {
     MEMORY_GRADIENTS,
     MEMORY_OPTIMIZER,
     MEMORY_ACTIVATIONS,
-    MEMORY_BUFFERS, /* what communication needs beside the above */
+    MEMORY_BUFFERS, /* for communication */
     MEMORY_TWIN,    /* the single-device twin of --verify; not part of the total */
     MEMORY_CATEGORIES
 } MemoryCategory;
 
-/* From here on, memory_alloc takes from this backend. Call first. What was taken before keeps its own. */
+/* Makes memory_alloc use this backend from now on. Call it before the first memory_alloc. Older allocations are freed
+ * by the backend that made them. */
 void memory_use(const Kernels *kernels);
 
-/* Returns `bytes` bytes, 64-byte aligned, charged to `category`. The contents are undefined: debug builds fill them
- * with NaN, so that a buffer that was never written shows itself. Cannot fail: the job ends if there is no memory. */
+/* Returns `bytes` bytes, 64-byte aligned, counted in `category`. The contents are undefined. Debug builds fill them
+ * with NaN, so that a result computed from an unwritten buffer is NaN. Never returns NULL: ends the job if memory is
+ * exhausted or the cap is exceeded. */
 void *memory_alloc(size_t bytes, MemoryCategory category);
 
-/* From here on, more than this in all (the twin left out) ends the job; 0: no cap. */
+/* Sets the cap: memory_alloc ends the job if memory_total() would exceed it. 0: no cap. */
 void memory_cap(double bytes);
 
-/* Gives back what memory_alloc returned; NULL is allowed. */
+/* Frees an allocation of memory_alloc. NULL is allowed. */
 void memory_free(void *memory);
 
-/* Fills with NaN what is no longer to be used, in debug builds and in those with bugs, so that using it shows. Else nothing. */
+/* Fills memory that must not be read any more with NaN, so that a later read makes the result NaN. Only builds with
+ * DEBUG=1 or BUGS=1 do this. */
 void memory_poison(void *memory, size_t bytes);
 
-/* While on, every allocation is charged to MEMORY_TWIN, whatever category it names. */
+/* While on, every allocation counts in MEMORY_TWIN instead of the category that it names. */
 void memory_charge_twin(int on);
 
-size_t memory_held(MemoryCategory category); /* bytes now */
-size_t memory_total(void);                   /* bytes now, the twin left out */
+size_t memory_held(MemoryCategory category); /* bytes allocated now */
+size_t memory_total(void);                   /* bytes allocated now, without the twin's */
 const char *memory_category_name(MemoryCategory category);

@@ -1,4 +1,4 @@
-/* In bf16 builds only the GPU computes. */
+/* Stands in for the CPU backend in bf16 builds, where only the GPU computes. */
 #include "kernels/kernels.h"
 
 Kernels kernels_cpu(void)

@@ -1,4 +1,4 @@
-/* In builds without CUDA. */
+/* Stands in for the CUDA backend in builds without CUDA. */
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "kernels/marks.h"

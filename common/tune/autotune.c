@@ -10,10 +10,13 @@
 #include "base/error.h"
 #include "comm/recorder.h"
 
+/* LINE: bytes of a line of the file. ROWS_TIMED: rows that variants are timed on. PLANS_TIMED: the most plans of a
+ * product. */
 enum { LINE = 1024, ROWS_TIMED = 1024, PLANS_TIMED = 32 };
 
 /* --- variants --- */
 
+/* The text that the file stores a choice under: the entry, the device and all shapes. */
 static void variant_key(char *key, const Bench *b, const char *entry)
 {
     const ModelConfig *c = b->model;
@@ -22,12 +25,13 @@ static void variant_key(char *key, const Bench *b, const char *entry)
              c->head_dim, c->ff, c->vocab, c->layers);
 }
 
+/* The length of "linear" in "linear=naive". */
 static size_t entry_length(const char *variant)
 {
     return strcspn(variant, "=");
 }
 
-/* Does the variant have kernels for this model, or does the backend put another in its place? */
+/* Does the variant have kernels for this head size? If not, the backend's `fit` replaces it. */
 static bool fits(const Kernels *kernels, const Variant *variant, int head_dim)
 {
     Kernels k = *kernels;
@@ -49,7 +53,7 @@ typedef struct {
     int head_dim;
 } Wanted;
 
-/* Is this a variant of the entry that can be taken? */
+/* May the tuner choose the variant of this name for the entry in `context`? */
 static bool can_be_taken(const char *name, const void *context)
 {
     const Wanted *w = context;
@@ -61,8 +65,8 @@ static bool can_be_taken(const char *name, const void *context)
     return false;
 }
 
-/* On rank 0: sets `variant` to what to take for the entry that variant `first` is one of. Returns NULL, or a complaint about the
- * file. */
+/* On rank 0: finds the fastest variant of an entry, in the file or by measuring, and writes its name to `variant`.
+ * `first`: the number of the entry's first variant. Returns NULL, or a complaint about the file. */
 static const char *choose_variant(Bench *b, const Kernels *kernels, int first, char *variant, const char *path)
 {
     char entry[32], key[LINE];
@@ -91,7 +95,8 @@ static const char *choose_variant(Bench *b, const Kernels *kernels, int first, c
     return cache_append(path, key, variant);
 }
 
-/* Is there a choice to make from variant `first` on: the first of its entry, which has several, and --kernel names none? */
+/* Must the tuner choose a variant for the entry of variant `first`? True if `first` is the entry's first variant, the
+ * entry has several variants, and --kernel names none of them. */
 static bool is_open(const Kernels *k, int first, const char *chosen)
 {
     const char *name = k->variants[first].name;
@@ -109,6 +114,7 @@ static bool is_open(const Kernels *k, int first, const char *chosen)
 
 /* --- plans --- */
 
+/* Is the text the number of a plan? `context`: how many plans there are. */
 static bool is_plan(const char *value, const void *context)
 {
     char *end;
@@ -116,6 +122,7 @@ static bool is_plan(const char *value, const void *context)
     return end != value && *end == '\0' && plan >= 0 && plan < *(const int *)context;
 }
 
+/* Has an earlier matrix the same shape? */
 static bool is_repeated(const Matrix *matrix, int m)
 {
     for (int i = 0; i < m; i++)
@@ -123,8 +130,9 @@ static bool is_repeated(const Matrix *matrix, int m)
     return false;
 }
 
-/* On rank 0: the plan to take for a product of n rows, which a micro-step does m.times. Adds its milliseconds by the first
- * plan, and by the one taken, to ms[2]. */
+/* On rank 0: finds the fastest plan for a product on n rows, in the file or by measuring, and sets *taken. A micro-step
+ * computes this product m.times times. If it measures, it adds the milliseconds in a micro-step to ms[0] (with plan 0)
+ * and to ms[1] (with the chosen plan). Returns NULL, or a complaint about the file. */
 static const char *choose_plan(int *taken, double ms[2], Bench *b, Product product, int n, Matrix m, const char *path)
 {
     static const char *const names[PRODUCTS] = {"forward", "backward input", "backward weight"};
@@ -150,7 +158,8 @@ static const char *choose_plan(int *taken, double ms[2], Bench *b, Product produ
     return cache_append(path, key, value);
 }
 
-/* [all ranks] */
+/* [all ranks] Chooses the plans of all products and makes `kernels` use them. `decides`: on rank 0, unless it has a
+ * complaint already. */
 static const char *choose_plans(Bench *b, const Kernels *kernels, int rows, int chunks, bool decides, const char *path)
 {
     Matrix matrix[MATRICES];
@@ -179,8 +188,6 @@ static const char *choose_plans(Bench *b, const Kernels *kernels, int rows, int 
     return complaint;
 }
 
-/* --- */
-
 const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int seq, int chunks, const char *chosen,
                      const char *path)
 {
@@ -188,7 +195,7 @@ const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int s
     bool decides = group_rank(control) == 0;
     Bench b = {.model = model, .seq = seq, .rows = rows};
     if (rows > ROWS_TIMED) b.rows = seq > ROWS_TIMED ? seq : ROWS_TIMED / seq * seq;
-    char table[LINE] = ""; /* what there is to choose from, which all ranks must agree on */
+    char table[LINE] = ""; /* the backend and its variants: must be the same on all ranks */
     snprintf(table, sizeof table, "%s", kernels->backend);
     for (int v = 0; v < kernels->variant_count; v++)
         snprintf(table + strlen(table), sizeof table - strlen(table), " %s", kernels->variants[v].name);
@@ -198,7 +205,7 @@ const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int s
     void *workspace = bytes && decides ? kernels->alloc(bytes) : NULL;
     if (workspace) kernels->use_workspace(workspace, bytes);
     const char *complaint = decides ? cache_check(path) : NULL;
-    watchdog_be_patient(); /* rank 0 measures, the others wait for it */
+    watchdog_be_patient(); /* the other ranks wait while rank 0 measures */
     for (int v = 0; v < kernels->variant_count; v++) {
         char variant[64] = "";
         if (!is_open(kernels, v, chosen)) continue;

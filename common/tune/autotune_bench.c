@@ -7,10 +7,12 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-/* Seconds: of repeating a call; of calls that are timed together; of one that is not worth repeating. */
-static const double ENOUGH = 0.03, BATCH = 0.002, TOO_SLOW = 1;
-enum { PIECE = 1 << 20 };
+static const double ENOUGH = 0.03; /* seconds spent on repeating a call */
+static const double BATCH = 0.002; /* seconds of a batch: calls that are timed together */
+static const double TOO_SLOW = 1;  /* a call of more seconds is not repeated */
+enum { PIECE = 1 << 20 };          /* elements drawn at a time */
 
+/* Allocates memory for one measurement. Ends the job if there is none. */
 static void *take(Bench *b, size_t bytes)
 {
     void *memory = b->k.alloc(bytes + 64);
@@ -24,7 +26,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Random numbers: zeros can be faster. */
+/* Allocates an array of random numbers. Zeros could make the products faster than in a run. */
 static real *random_reals(Bench *b, size_t count)
 {
     acc *from = take(b, smaller(PIECE, count) * sizeof *from);
@@ -37,6 +39,7 @@ static real *random_reals(Bench *b, size_t count)
     return x;
 }
 
+/* Frees all memory of take. */
 static void give_back(Bench *b)
 {
     while (b->taken > 0) b->k.free(b->memory[--b->taken]);
@@ -45,7 +48,7 @@ static void give_back(Bench *b)
 static void wait_for(Bench *b, const void *anything)
 {
     char byte;
-    b->k.download(&byte, anything, 1); /* returns when the kernels before it are done */
+    b->k.download(&byte, anything, 1); /* returns when all kernels launched before it are done */
 }
 
 static double seconds_of(Bench *b, void (*call)(Bench *, void *), void *arguments, const void *result, int calls)
@@ -56,8 +59,9 @@ static double seconds_of(Bench *b, void (*call)(Bench *, void *), void *argument
     return clock_seconds() - start;
 }
 
-/* Seconds of one call, the fastest of several batches, since waiting for a GPU takes as long as a small kernel; after calls
- * that are not counted, because the first may load and choose. */
+/* Returns the seconds of one call, in the fastest of several batches. A batch has several calls, because waiting for
+ * the GPU takes as long as a small kernel. The first call does not count, because it may load code and choose plans;
+ * but it is the only one if it takes more than TOO_SLOW. */
 static double seconds(Bench *b, void (*call)(Bench *, void *), void *arguments, const void *result)
 {
     double first = seconds_of(b, call, arguments, result, 1);
@@ -97,7 +101,8 @@ static void all_products(Bench *b, void *linear)
     for (int p = 0; p < PRODUCTS; p++) multiply(b, linear, (Product)p);
 }
 
-/* May stop early, once it has taken `limit` seconds. */
+/* Returns the seconds of the three products of a layer. If the forward product alone takes `limit` seconds or more, it
+ * returns the seconds of that product. */
 static double time_linear(Bench *b, int in, int out, double limit)
 {
     size_t n = (size_t)b->rows;

@@ -1,27 +1,28 @@
-/* How long an entry of the kernel table takes at a model's shapes; for autotune.c. */
+/* Measures how long an entry of the kernel table takes at a model's shapes. For autotune.c. */
 #pragma once
 
 #include "kernels/kernels.h"
 #include "model/model_config.h"
 
 typedef struct {
-    Kernels k;
+    Kernels k; /* with the variant to measure */
     const ModelConfig *model;
-    int rows, seq; /* enough rows to tell kernels apart; whole sequences */
+    int rows, seq; /* bench_entry's rows, and the rows of a sequence */
     void *memory[16];
-    int taken;
+    int taken; /* how many of memory[] are allocated */
 } Bench;
 
-/* The matrices of a model, and how often a micro-step multiplies by them. */
+/* One of the kinds of weight matrices [out, in] of a model. */
 enum { MATRICES = 5 };
 typedef struct {
-    int in, out, times;
+    int in, out, times; /* times: products with matrices of this kind in a micro-step */
 } Matrix;
 void bench_matrices(Matrix matrix[MATRICES], const ModelConfig *model);
 
-/* Milliseconds of all calls of an entry that a micro-step makes, at so many rows; prints each shape. Stops once there are more
- * than `limit`. */
+/* Returns the milliseconds of all calls of an entry in one micro-step of b->rows rows, forward and backward. Prints the
+ * time of each shape. For linear it stops as soon as the sum exceeds `limit`; then the result is too small, but above
+ * `limit`. */
 double bench_entry(Bench *b, const char *entry, const char *variant, double limit);
 
-/* ms[plans]: milliseconds of a product of n rows by each of its plans. Leaves the last of them chosen. */
+/* ms[plans]: the milliseconds of one product on n rows with each of its plans. On return the last plan is chosen. */
 void bench_plans(Bench *b, Product product, int n, Matrix matrix, int plans, double *ms);

@@ -1,6 +1,7 @@
-/* Attention by blocks: a tile of queries meets a tile of keys in one small matrix product (CBLAS), with the online
- * softmax of FlashAttention (Dao et al., 2022) between tiles; the N x N matrix never exists. Key tiles that no query of
- * the tile may see are skipped. Gains about an order of magnitude over attention_naive.c, whose formulas it computes. */
+/* Attention by tiles: one small matrix product (CBLAS) computes the scores of a tile of queries and a tile of keys. The
+ * online softmax of FlashAttention (Dao et al., 2022) carries the result from one tile of keys to the next, so the N x
+ * N matrix of scores is never stored. Tiles of keys before the first and after the last key that the queries see are
+ * skipped. The formulas are those of attention_naive.c; this file is about ten times faster. */
 #include <cblas.h>
 #include <math.h>
 #include <string.h>
@@ -15,7 +16,8 @@
 
 enum { TILE_Q = 64, TILE_K = 128 };
 
-/* The keys that each query of a tile may see, as indices [first, last), and those that some query may see. */
+/* Query r of a tile sees the keys with indices [first[r], last[r]). Together the queries see keys in [lowest,
+ * highest). */
 typedef struct {
     int first[TILE_Q], last[TILE_Q];
     int lowest, highest;
@@ -34,7 +36,7 @@ static TileKeys keys_of_tile(AttentionShape s, int i0, int i1)
     return t;
 }
 
-/* Row r's keys inside the tile of keys [j0, j1), as offsets from j0: [*a, *b), with *a = *b = 0 where there are none. */
+/* Query r sees the keys [j0 + *a, j0 + *b) of the tile [j0, j1). *a = *b = 0 if it sees none of them. */
 static void keys_of_row(const TileKeys *t, int r, int j0, int j1, int *a, int *b)
 {
     *a = t->first[r] > j0 ? t->first[r] - j0 : 0;
@@ -48,7 +50,7 @@ static void forward_tile(real *out, acc *fold, acc *lse, const real *q, const re
     int D = s.head_dim, rows = i1 - i0;
     TileKeys seen = keys_of_tile(s, i0, i1);
     real score[TILE_Q][TILE_K];
-    acc sum[TILE_Q * HEAD_DIM_MAX], top[TILE_Q], total[TILE_Q]; /* sum [rows, D]: the block's result, unnormalized */
+    acc sum[TILE_Q * HEAD_DIM_MAX], top[TILE_Q], total[TILE_Q]; /* sum [rows, D]: unnormalized result */
     memset(sum, 0, (size_t)rows * D * sizeof sum[0]);
     for (int r = 0; r < rows; r++) {
         top[r] = -INFINITY;
@@ -113,13 +115,14 @@ void attention_forward_blocks(real *out, acc *fold, acc *lse, const real *q, con
 }
 
 typedef struct {
-    const real *q, *k, *v, *dout, *out; /* of this head; dout and out [queries, H D] */
+    const real *q, *k, *v, *dout, *out; /* from this head's first column on; dout, out: [queries, H D] */
     const acc *lse, *dot;               /* [queries, H] */
-    acc *dk, *dv;                       /* of this key/value head, at d_stride */
-    size_t d_stride;
+    acc *dk, *dv;                       /* from this key/value head's first column on */
+    size_t d_stride;                    /* elements from one row of dk and dv to the next */
 } Head;
 
-/* p = exp(score - lse) and ds = p (dp - dot) / sqrt(D) over one tile, in place of score and dp; masked entries are 0. */
+/* For one tile: overwrites score with p = exp(score - lse), and dp with ds = p (dp - dot) / sqrt(D). Both are 0 where
+ * the query does not see the key. */
 static void softmax_gradient(real score[TILE_Q][TILE_K], real dp[TILE_Q][TILE_K], Head head, AttentionShape s,
                              const TileKeys *seen, int i0, int i1, int j0, int j1, int h)
 {
@@ -180,7 +183,7 @@ static void backward_tile(real *dq, acc *dq_fold, Head head, AttentionShape s, i
     }
 }
 
-/* Threads share out key/value heads, so no two add to the same dk and dv. */
+/* Each thread computes whole key/value heads, so no two threads add to the same element of dk and dv. */
 void attention_backward_blocks(real *dq, acc *dq_fold, real *dk, real *dv, acc *dk_fold, acc *dv_fold, acc *dot,
                                const real *dout, const real *out, const acc *lse, const real *q, const real *k,
                                const real *v, AttentionShape s)

@@ -1,5 +1,5 @@
-/* Attention as its formula reads: for each query and head, one pass over the keys for the largest score, one for the
- * sums. The fold (merging a block of keys into a running result) is the same for every variant and stands here too. */
+/* Attention written as its formula: for each query and head, the first pass over the keys finds the largest score, the
+ * second pass computes the sums. This file also holds the helpers that attention_blocks.c shares. */
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ int cpu_lower_bound(const int *id, int count, int value)
     return low;
 }
 
-/* lse' = log(exp(lse) + exp(lse_block)), and both results weighted by their share of it. */
+/* lse' = log(exp(lse) + exp(lse_block));  out' = exp(lse - lse') out + exp(top - lse') block. */
 void cpu_attention_merge(acc *out, acc *lse, const acc *block, acc top, acc total, int head_dim)
 {
     if (total == 0) return;
@@ -46,7 +46,7 @@ static acc score(const real *q, const real *k, int head_dim)
 void attention_forward_naive(real *out, acc *fold, acc *lse, const real *q, const real *k, const real *v,
                              AttentionShape s)
 {
-    int D = s.head_dim, sharing = s.heads / s.kv_heads; /* query heads that read one key/value head */
+    int D = s.head_dim, sharing = s.heads / s.kv_heads; /* query heads per key/value head */
 #pragma omp parallel for schedule(dynamic, 8)
     for (int i = 0; i < s.queries; i++) {
         int first = cpu_lower_bound(s.key_id, s.keys, s.lo[i]), last = cpu_lower_bound(s.key_id, s.keys, s.hi[i]);
@@ -92,7 +92,7 @@ void cpu_attention_dot(acc *dot, const real *dout, const real *out, int rows, in
 
 /* With p_ij = exp(s_ij - lse_i):  dv_j = sum_i p_ij dout_i;  ds_ij = p_ij (dout_i v_j - dot_i);
  * dq_i = sum_j ds_ij k_j / sqrt(D);  dk_j = sum_i ds_ij q_i / sqrt(D).
- * Threads share out key/value heads, so no two write the same row. */
+ * Each thread computes whole key/value heads, so no two threads write the same element of dk and dv. */
 void attention_backward_naive(real *dq, acc *dq_fold, real *dk, real *dv, acc *dk_fold, acc *dv_fold, acc *dot,
                               const real *dout, const real *out, const acc *lse, const real *q, const real *k,
                               const real *v, AttentionShape s)

@@ -1,31 +1,32 @@
-/* The CPU backend's own declarations: the variants behind each entry of kernels.h, and what they share. */
+/* Declarations inside the CPU backend: the kernels behind each entry of kernels.h, and the helpers that they share. */
 #pragma once
 
 #include "kernels/kernels.h"
 
 enum { HEAD_DIM_MAX = 256 };
 
-/* y[i] = exp(x[i]), to a few units in the last place, vectorized. y may be x. */
+/* y[i] = exp(x[i]), vectorized, with an error of a few units in the last place. y and x may be the same memory. */
 void cpu_exp(real *y, const real *x, int n);
 
-/* How many threads the next parallel loop will have. */
+/* The number of threads in the next parallel loop. */
 int cpu_threads(void);
 
 /* The first index in the ascending array id[count] whose value is at least `value`. */
 int cpu_lower_bound(const int *id, int count, int value);
 
-/* Folds a block's unnormalized result sum_j exp(s_j - top) v_j, with total = sum_j exp(s_j - top), into (out, lse).
- * A block without keys has total = 0 and changes nothing. */
+/* Folds one block of keys into the running result (out[D], lse) of one query and head. `block` is the block's
+ * unnormalized result sum_j exp(s_j - top) v_j, and total = sum_j exp(s_j - top). A block without keys has total = 0
+ * and changes nothing. */
 void cpu_attention_merge(acc *out, acc *lse, const acc *block, acc top, acc total, int head_dim);
 
-/* dot[i, h] = sum_d dout[i, h, d] out[i, h, d]: the row sums that the softmax's gradient subtracts. */
+/* dot[i, h] = sum_d dout[i, h, d] out[i, h, d], for `rows` queries i. The gradient of the softmax subtracts it. */
 void cpu_attention_dot(acc *dot, const real *dout, const real *out, int rows, int heads, int head_dim);
 
 void linear_forward_naive(real *y, const real *x, const real *w, int n, int in, int out);
 void linear_backward_input_naive(real *dx, const real *dy, const real *w, int n, int in, int out);
 void linear_backward_weight_naive(acc *dw, const real *dy, const real *x, int n, int in, int out);
 
-/* linear_blas.c in builds with OpenBLAS, no_blas.c in the others. */
+/* In linear_blas.c in builds with OpenBLAS, in no_blas.c in the others. */
 void blas_use_one_thread(void);
 const char *blas_name(void);
 

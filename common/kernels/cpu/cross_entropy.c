@@ -16,7 +16,7 @@ void cross_entropy(acc *loss, real *logits, const int *label, double scale, int 
     for (int i = 0; i < n; i++) {
         real *x = logits + (size_t)i * vocab; /* [V] */
         loss[i] = 0;
-        if (label[i] < 0) { /* not counted */
+        if (label[i] < 0) { /* this row is not counted in the loss */
             memset(x, 0, (size_t)vocab * sizeof *x);
             continue;
         }
@@ -35,7 +35,7 @@ void cross_entropy(acc *loss, real *logits, const int *label, double scale, int 
     }
 }
 
-/* --- split over ranks by column --- */
+/* --- logits that are split over ranks by column --- */
 
 void logits_top(acc *top, const real *logits, int n, int vocab, int stride)
 {

@@ -13,7 +13,7 @@ void embedding_forward(real *y, const real *w, const int *token, int first, int 
     }
 }
 
-/* Two rows may carry the same token, so threads share out columns, not rows. */
+/* Two rows may have the same token and so add to the same row of dw. Therefore each thread takes columns, not rows. */
 void embedding_backward(acc *dw, const real *dy, const int *token, int first, int vocab, int n, int width)
 {
     enum { COLUMNS = 64 };

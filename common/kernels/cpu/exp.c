@@ -1,5 +1,5 @@
-/* The one file compiled with -ffast-math: it lets the compiler call the C library's vector exponential. The callers
- * pass no infinities that they need back: masked entries are set to zero by them, not by exp(-inf). */
+/* The only file compiled with -ffast-math, which lets the compiler call the C library's vector exponential. With this
+ * flag exp(-inf) need not be 0. So callers pass no infinities; attention writes the zeros of masked entries itself. */
 #include "cpu.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Operations over flat buffers: sums and optimizers. */
+/* Operations over flat buffers: first weights, copies, sums and optimizers. */
 #include <math.h>
 #include <string.h>
 
@@ -17,20 +17,21 @@ void flat_draw(acc *w, size_t first, size_t n, uint64_t seed, uint64_t stream, d
     for (size_t i = 0; i < n; i++) w[i] = std == 0 ? 1 : (acc)rng_normal(seed, stream, first + i, std);
 }
 
-/* On the CPU real is acc, and the weights are their own master copy. */
+/* On the CPU `real` and `acc` are the same type, so a cast is a copy. If w is the master copy itself, nothing is
+ * copied. */
 void flat_cast(real *w, const acc *master, size_t n)
 {
     if (w != master) memcpy(w, master, n * sizeof *w);
 }
 
-/* Where real is acc, adding one is adding the other. */
+/* Serves the entries add and add_real: on the CPU `real` and `acc` are the same type. */
 void flat_add(acc *sum, const acc *x, size_t n)
 {
 #pragma omp parallel for simd
     for (size_t i = 0; i < n; i++) sum[i] += x[i];
 }
 
-enum { PARTS = 64 }; /* sums in fixed parts, added in order: the same bits with any number of threads */
+enum { PARTS = 64 }; /* a sum has PARTS fixed parts, added in order: any number of threads gives the same bits */
 
 static double add_up(const double part[PARTS])
 {
@@ -65,7 +66,7 @@ void flat_sum_squares(double *total, const acc *x, size_t n)
     *total += add_up(part);
 }
 
-/* As torch.nn.utils.clip_grad_norm_ has it. */
+/* The factor of torch.nn.utils.clip_grad_norm_. */
 static double clip_factor(const StepScalars *s)
 {
     return s->clip > 0 ? fmin(1, s->clip / (sqrt(s->squares) + 1e-6)) : 1;

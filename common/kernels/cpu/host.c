@@ -1,4 +1,4 @@
-/* The CPU backend's memory is the host's. */
+/* The memory functions of the CPU backend. Its memory is the host's memory. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,7 +6,7 @@
 
 void *host_alloc(size_t bytes)
 {
-    enum { ALIGNMENT = 64 }; /* a cache line, and the widest vector */
+    enum { ALIGNMENT = 64 }; /* bytes of a cache line, and of the widest vector register */
     return aligned_alloc(ALIGNMENT, (bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
 }
 
@@ -20,7 +20,7 @@ void host_copy(void *to, const void *from, size_t bytes)
     memcpy(to, from, bytes);
 }
 
-/* Shared out over the threads: gradients are zeroed every step. */
+/* All threads write, because the trainer zeroes all gradients in every step. */
 void host_fill(void *memory, int byte, size_t bytes)
 {
     enum { CHUNK = 1 << 18 };

@@ -1,4 +1,4 @@
-/* Fills the kernel table with the CPU's kernels, and chooses among variants. */
+/* Fills the kernel table with the CPU's kernels, and lists their variants. */
 #include "cpu.h"
 
 #include <stdio.h>
@@ -44,7 +44,7 @@ static void use_attention_blocks(Kernels *k)
 }
 #endif
 
-/* The last variant of an entry that this build has is its default. */
+/* Of each entry, the last variant in this table is the default. */
 static const Variant variants[] = {
     {"linear=naive", use_linear_naive},
     {"attention=naive", use_attention_naive},
@@ -55,12 +55,12 @@ static const Variant variants[] = {
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
-/* BLAS itself stays on one thread: linear_blas.c shares out the rows of each product. */
+/* OpenBLAS runs each call on one thread: linear_blas.c divides a product among the OpenMP threads. */
 void kernels_set_threads(int threads)
 {
-    blas_use_one_thread(); /* first: with OpenMP inside, OpenBLAS passes the number on to everyone */
+    blas_use_one_thread(); /* first: an OpenBLAS built with OpenMP sets OpenMP's number of threads, too */
     omp_set_num_threads(threads);
-    omp_set_max_active_levels(1); /* OMP_NUM_THREADS=2,2 would have OpenBLAS split what is split already */
+    omp_set_max_active_levels(1); /* else OMP_NUM_THREADS=2,2 lets OpenBLAS divide each thread's part again */
 }
 
 int cpu_threads(void)

@@ -1,4 +1,4 @@
-/* Matrix products as their formulas read. Each output element is one sum, in order. */
+/* Matrix products written as their formulas. Each output element is one sum, added in order. */
 #include "cpu.h"
 
 void linear_forward_naive(real *y, const real *x, const real *w, int n, int in, int out)

@@ -1,4 +1,4 @@
-/* In builds without a BLAS the plain loops are all there is. */
+/* Stands in for linear_blas.c in builds without OpenBLAS, which have the naive kernels only. */
 #include "cpu.h"
 
 void blas_use_one_thread(void)

@@ -36,11 +36,11 @@ void residual_norm_backward(real *dx, acc *dw, const real *dy, const real *sum, 
         acc mean = 0;
 #pragma omp simd reduction(+ : mean)
         for (int c = 0; c < width; c++) mean += dyi[c] * w[c] * si[c];
-        mean *= rstd[i] / width; /* of du u */
+        mean *= rstd[i] / width; /* now mean_c(du u) */
         for (int c = 0; c < width; c++) dxi[c] += rstd[i] * (dyi[c] * w[c] - si[c] * rstd[i] * mean);
     }
 
-    enum { COLUMNS = 64 }; /* dw sums over rows: threads share out columns */
+    enum { COLUMNS = 64 }; /* dw sums over rows, so each thread takes columns */
 #pragma omp parallel for
     for (int c0 = 0; c0 < width; c0 += COLUMNS) {
         int c1 = c0 + COLUMNS < width ? c0 + COLUMNS : width;

@@ -1,10 +1,10 @@
-/* QK-norm and RoPE, over the q and k parts of the fused qkv rows. */
+/* QK-norm and RoPE on the q and k parts of qkv[N, (H + 2K) D]. */
 #include <math.h>
 #include <string.h>
 
 #include "cpu.h"
 
-/* Turns the pairs (d, d + D/2) of one head; sign -1 turns back, which is the gradient. */
+/* Rotates the pairs (d, d + D/2) of one head. Sign -1 rotates back, as the backward pass needs. */
 static void rotate(real *head, const acc *table, int head_dim, acc sign)
 {
     int half = head_dim / 2;
@@ -19,7 +19,7 @@ static void rotate(real *head, const acc *table, int head_dim, acc sign)
 void qk_rope_forward(real *qkv, real *raw, acc *rstd, const real *wq, const real *wk, const acc *rope,
                      const int *position, double eps, int n, int heads, int kv_heads, int head_dim)
 {
-    int turned = heads + kv_heads; /* the heads of q and k, which lie side by side */
+    int turned = heads + kv_heads; /* the heads that are rotated: those of q, then those of k */
     size_t stride = (size_t)(heads + 2 * kv_heads) * head_dim;
 #pragma omp parallel for
     for (int i = 0; i < n; i++) {
@@ -41,7 +41,8 @@ void qk_rope_forward(real *qkv, real *raw, acc *rstd, const real *wq, const real
     }
 }
 
-/* The gradient of one head's norm, in place; adds to dw. The formula is residual_norm_backward's. */
+/* The gradient through one head's norm: overwrites dhead[D], adds to dw[D]. The formula is that of
+ * residual_norm_backward. */
 static void norm_backward(real *dhead, acc *dw, const real *raw, acc rstd, const real *w, int head_dim)
 {
     acc mean = 0;
@@ -57,8 +58,8 @@ static void norm_backward(real *dhead, acc *dw, const real *raw, acc rstd, const
 void qk_rope_backward(real *dqkv, acc *dwq, acc *dwk, const real *raw, const acc *rstd, const real *wq, const real *wk,
                       const acc *rope, const int *position, int n, int heads, int kv_heads, int head_dim)
 {
-    enum { PARTS = 16 }; /* dwq and dwk sum over rows: each part of the rows into its own array, then in order */
-    acc part[PARTS][2 * HEAD_DIM_MAX];
+    enum { PARTS = 16 }; /* dwq and dwk sum over rows: PARTS fixed parts of the rows, added in order at the end */
+    acc part[PARTS][2 * HEAD_DIM_MAX]; /* a part's sums for dwq | dwk */
     int turned = heads + kv_heads;
     size_t stride = (size_t)(heads + 2 * kv_heads) * head_dim;
 #pragma omp parallel for

@@ -1,6 +1,7 @@
+/* SwiGLU. */
 #include "cpu.h"
 
-enum { CHUNK = 256 }; /* columns handled at once, so that the sigmoids stay in cache */
+enum { CHUNK = 256 }; /* columns at a time, so that their sigmoids stay in the cache */
 
 /* s[c] = 1 / (1 + exp(-gate[c])) */
 static void sigmoid(real *s, const real *gate, int n)

@@ -1,33 +1,37 @@
-/* Attention in tiles on Hopper's tensor cores, after FlashAttention-2 (Dao, 2023): bf16 in, fp32 sums, and never an
- * N x N matrix.
+/* Attention in tiles on Hopper's tensor cores, after FlashAttention-2 (Dao, 2023). Inputs are bf16, sums are fp32. The
+ * N x N matrix of scores is never stored.
  *
- * A block owns 64 or 128 rows of one side, in registers: 64 to a warpgroup (four warps that compute together), 16 to a
- * warp. It walks over the rows of the other side that they meet, which arrive in shared memory by asynchronous copies,
- * one tile ahead of their use:
+ * A block owns 64 or 128 rows and keeps them in registers. A warpgroup (four warps that compute one product together)
+ * has 64 of the rows, a warp has 16. The block loops over tiles of the other side. Asynchronous copies bring each tile
+ * into shared memory while the block computes with the tile before it:
  *
- *                   keys ->                     forward, dq: blocks own queries, and walk right over tiles of keys
- *     queries   +---+---+---+---+               dk, dv:      blocks own keys, and walk down over strips of 64 queries,
- *        |      | \ |   |   |   |                            for each query head of their key/value head
+ *                   keys ->                     forward, dq: a block owns queries, loops right over tiles of keys
+ *     queries   +---+---+---+---+               dk, dv:      a block owns keys, loops down over strips of 64 queries,
+ *        |      | \ |   |   |   |                            for each query head of its key/value head
  *        v      +---+---+---+---+
- *               | # | \ |   |   |               #  every row sees every key: nothing to mask
- *               +---+---+---+---+               \  some do: masked by element
- *               | # | # | \ |   |                  none does: never visited
+ *               | # | \ |   |   |               #  every query sees every key: no masking
+ *               +---+---+---+---+               \  some queries see some keys: masked element by element
+ *               | # | # | \ |   |                  no query sees any key: the tile is skipped
  *               +---+---+---+---+
  *
- * Scores stay in registers: the layout in which the tensor cores leave a result is the one in which they take a left
- * operand, so P feeds P V, and dS feeds dS K, without a trip through memory. For dk and dv the scores are computed
- * transposed, S^T = K Q^T, for the same reason.
+ * Scores stay in registers. The tensor cores return a result in the register layout in which they take a left operand.
+ * So P is the left operand of P V, and dS that of dS K, without a copy through shared memory. For dk and dv the block
+ * computes the transposed scores S^T = K Q^T, because there P^T and dS^T are the left operands.
  *
- * What a row may see is told in ids. A small kernel first turns it into key indices, row by row, and sums them up for
- * each strip. Nothing is assumed of lo and hi.
+ * The caller gives the keys that a query sees as an interval of ids. A small kernel (attention_flash_spans.cu) first
+ * converts it to an interval of key indices for each query, and combines the intervals of each strip of 64 queries. lo
+ * and hi may be any values.
  *
- * Caveats. The backward pass computes the scores twice, once for dq and once for dk and dv: 7 matrix products where
- * FlashAttention-2 has 5. That one adds up dq with atomics, in no fixed order; here every sum has one order, and equal
- * inputs give equal bits. P and dS are rounded to bf16 before the second products. wgmma exists on compute capability
- * 9.0 alone (build for sm_90a). FlashAttention-3 (Shah et al., 2024) gets more out of it, with warps that only copy and
- * the softmax of one tile under the products of another; here several blocks share a multiprocessor and fill each
- * other's gaps. Loops over registers must unroll: where one did not, ptxas -v shows a stack frame of some hundred
- * bytes. */
+ * Differences from the papers:
+ * - The backward pass computes the scores twice, once for dq and once for dk and dv. That makes 7 matrix products where
+ *   FlashAttention-2 has 5. In return every sum has a fixed order, so equal inputs give equal bits. FlashAttention-2
+ *   adds up dq with atomics, in varying order.
+ * - P and dS are rounded to bf16 before they are multiplied.
+ * - FlashAttention-3 (Shah et al., 2024) is faster: it has warps that only copy, and computes the softmax of one tile
+ *   during the products of another. Here several blocks share a multiprocessor, and one computes while another waits.
+ *
+ * The tensor cores' instruction, wgmma, exists on compute capability 9.0 only (build for sm_90a). The compiler must
+ * unroll every loop over registers. If it does not, ptxas -v shows a stack frame of some hundred bytes. */
 #pragma once
 
 #include <limits.h>
@@ -38,30 +42,32 @@
 
 #define DEVICE static __device__ __forceinline__
 
-enum { STRIP = 64 }; /* queries that are summed up together, and that a walk down takes at a time */
+enum { STRIP = 64 }; /* queries of a strip; dk and dv take one strip at a time */
 static const float LOG2_E = 1.4426950408889634f;
 
-/* --- who sees whom: attention_flash_spans.cu --- */
+/* --- which query sees which keys: attention_flash_spans.cu --- */
 
 typedef struct {
     int first, last; /* [first, last) */
 } Span;
 
-/* The keys that some row of a strip sees lie in [lowest, highest); what every row sees is [full_from, full_to). */
+/* For a strip of queries: no query sees a key outside [lowest, highest); every query sees all keys in
+ * [full_from, full_to). Either interval may be empty. */
 typedef struct {
     int lowest, highest, full_from, full_to;
 } Strip;
 
 typedef struct {
-    Span *row;    /* [queries]          the keys that a query sees, as indices */
-    Strip *strip; /* [queries / STRIP]                                         */
-    Span *block;  /* [keys / 64]        the strips that meet 64 keys           */
+    Span *row;    /* [queries]          indices of the keys that a query sees            */
+    Strip *strip; /* [queries / STRIP]                                                   */
+    Span *block;  /* [keys / 64]        from the first to the last strip that meets them */
 } Spans;
 
-/* Fills row and strip for this call, on the compute stream. Ends the job if flash attention cannot take the call. */
+/* Takes the arrays from the scratch memory, and fills row and strip on the compute stream. Ends the job if flash
+ * attention has no kernel for this head size, or if rows do not start at multiples of 16 bytes. */
 Spans flash_begin(AttentionShape shape);
 
-/* Fills block, too. */
+/* Fills block on the compute stream, after flash_begin. */
 void flash_find_strips(Spans spans, AttentionShape shape);
 
 static inline int divide_up(int a, int b)
@@ -69,23 +75,27 @@ static inline int divide_up(int a, int b)
     return (a + b - 1) / b;
 }
 
+/* Does the strip meet the keys [j0, j1)? If not, none of its queries sees any of them. */
 DEVICE bool meets(Strip strip, int j0, int j1)
 {
     return strip.lowest < j1 && strip.highest > j0;
 }
 
+/* Does every query of the strip see every key in [j0, j1)? */
 DEVICE bool sees_all(Strip strip, int j0, int j1)
 {
     return strip.full_from <= j0 && strip.full_to >= j1;
 }
 /* --- tiles in shared memory ---
  *
- * A tile [ROWS, D] lies as panels [ROWS, W] of at most 64 columns, one after the other. The chunks of a row (8
- * elements, 16 bytes) are permuted by its number, in the way that wgmma expects, so that rows do not collide in the
- * banks. Tiles start at multiples of 1024 bytes. */
+ * A tile [ROWS, D] is stored as panels [ROWS, W] of W <= 64 columns, one panel after the other. A row of a panel
+ * consists of chunks of 8 elements, 16 bytes. The row's number determines how its chunks are permuted. This is the
+ * swizzle that wgmma expects: it spreads the same chunk of neighbouring rows over different banks. A tile's address is
+ * a multiple of 1024. */
 
 #define PANEL(D) ((D) < 64 ? (D) : 64)
 
+/* The address of chunk `chunk`, of D / 8, in a row of the tile. */
 template <int ROWS, int D> DEVICE uint32_t chunk_at(uint32_t tile, int row, int chunk)
 {
     enum { W = PANEL(D), CHUNKS = W / 8 };
@@ -93,7 +103,8 @@ template <int ROWS, int D> DEVICE uint32_t chunk_at(uint32_t tile, int row, int 
     return tile + chunk / CHUNKS * (ROWS * W * 2) + row * (W * 2) + (chunk % CHUNKS ^ turn) * 16;
 }
 
-/* 4, 8 or 16 bytes from global to shared memory; zeros where they do not exist. */
+/* Starts a copy of 4, 8 or 16 bytes from global to shared memory. Writes zeros, and reads nothing, if `exist` is
+ * false. */
 template <int BYTES> DEVICE void copy_async(uint32_t to, const void *from, bool exist)
 {
     int bytes = exist ? BYTES : 0;
@@ -103,14 +114,16 @@ template <int BYTES> DEVICE void copy_async(uint32_t to, const void *from, bool 
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(bytes));
 }
 
-/* Waits for this thread's copies, makes them visible to wgmma (the async proxy), and waits for the block's. */
+/* Waits until this thread's copies are done, makes them visible to wgmma (which reads through the async proxy), and
+ * waits until all threads of the block are here. */
 DEVICE void copies_arrived(void)
 {
     asm volatile("cp.async.wait_all; fence.proxy.async.shared::cta;" ::: "memory");
     __syncthreads();
 }
 
-/* Two tiles [ROWS, D], one after the other: rows first, first + 1, ... of x and of y; zeros from row `end` on */
+/* Starts copying two tiles [ROWS, D], one after the other: rows first, first + 1, ... of x, then those of y. Rows from
+ * `end` on become zeros. */
 template <int ROWS, int D, int THREADS>
 DEVICE void load_tiles(uint32_t tiles, const real *x, size_t x_stride, const real *y, size_t y_stride, int first,
                        int end)
@@ -127,15 +140,16 @@ DEVICE void load_tiles(uint32_t tiles, const real *x, size_t x_stride, const rea
 
 /* --- tensor cores ---
  *
- * In a warp, lane = 4 g + t, and each lane holds of the warp's
- *   results C[16, 8]             c[4]:  C(g, 2t), C(g, 2t + 1), C(g + 8, 2t), C(g + 8, 2t + 1)
+ * Lane 4 g + t of a warp holds these elements of the warp's matrices:
+ *   result C[16, 8]              c[4]:  C(g, 2t), C(g, 2t + 1), C(g + 8, 2t), C(g + 8, 2t + 1)
  *   left operand A[16, 16]       a[4]:  pairs at (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8)
- * so c[N][4] is a matrix [16, 8 N] and a[K][4] one [16, 16 K]. The four lanes of a g share rows g and g + 8, called
- * half 0 and half 1. A right operand is read from shared memory, by all four warps at once. */
+ * So c[N][4] is a matrix [16, 8 N], and a[K][4] is a matrix [16, 16 K]. The four lanes with the same g share two rows:
+ * row g is half 0, row g + 8 is half 1. The four warps read a right operand from shared memory together. */
 
 #define RESULT(c) "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
 
-/* C[64, 8 N] += A[64, 16] B. TRANSPOSED: a row of the tile is a row of B; else it is a column. */
+/* C[64, 8 N] += A[64, 16] B[16, 8 N]; each of the four warps holds 16 rows of A and C. B lies in a tile in shared
+ * memory. If TRANSPOSED, a row of the tile is a row of B; else it is a column of B. */
 template <int N, int TRANSPOSED> DEVICE void wgmma(float c[N][4], const uint32_t a[4], uint64_t b)
 {
     static_assert(N == 2 || N == 4 || N == 8, "16, 32 or 64 columns");
@@ -161,35 +175,36 @@ template <int N, int TRANSPOSED> DEVICE void wgmma(float c[N][4], const uint32_t
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(TRANSPOSED));
 }
 
-/* Where a right operand lies: its address, the way to the next 8 rows, and how chunks are permuted (1: among 8, 2:
- * among 4, 3: among 2). */
+/* The matrix descriptor of a right operand: its address, the distance to the next 8 rows, and the swizzle (1: permutes
+ * 8 chunks of a row, 2: 4 chunks, 3: 2 chunks). */
 template <int W> DEVICE uint64_t describe(uint32_t address)
 {
-    uint64_t eight_rows = 8 * W * 2, permutation = W == 64 ? 1 : W == 32 ? 2 : 3;
-    return address >> 4 | (uint64_t)1 << 16 | eight_rows >> 4 << 32 | permutation << 62;
+    uint64_t eight_rows = 8 * W * 2, swizzle = W == 64 ? 1 : W == 32 ? 2 : 3;
+    return address >> 4 | (uint64_t)1 << 16 | eight_rows >> 4 << 32 | swizzle << 62;
 }
 
-/* wgmma runs by itself until finish(), and nothing may touch its results before that. This ties them down: what was
- * written to c before is there, what reads c comes after. */
+/* wgmma runs asynchronously: the program must not read or write its result c until finish() returns. The compiler does
+ * not know this. tie() makes it finish all writes to c before this line and start all reads of c after it. */
 template <int N> DEVICE void tie(float c[N][4])
 {
     for (int n = 0; n < N; n++) asm volatile("" : RESULT(c[n])::"memory");
 }
 
-/* Waits for the product that makes c. LATER: products started after it that may go on. */
+/* Waits for the product that computes c. LATER: how many products that started after it may still run. */
 template <int LATER, int N> DEVICE void finish(float c[N][4])
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LATER) : "memory");
     tie<N>(c);
 }
 
+/* Two numbers rounded to bf16, as one register. */
 DEVICE uint32_t pack(float low, float high)
 {
     __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
     return *(uint32_t *)&pair;
 }
 
-/* A left operand [16, D], from global memory: rows first, first + 1, ... of x; zeros from row `end` on */
+/* Loads a left operand [16, D] from global memory: rows first, first + 1, ... of x. Rows from `end` on become zeros. */
 template <int D> DEVICE void load_left(uint32_t a[D / 16][4], const real *x, size_t stride, int first, int end)
 {
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
@@ -200,7 +215,7 @@ template <int D> DEVICE void load_left(uint32_t a[D / 16][4], const real *x, siz
         }
 }
 
-/* Starts c[16, 8 N] += a y^T: a [16, D], y 8 N rows, from `row` on, of a tile [ROWS, D] */
+/* Starts c[16, 8 N] += a y^T. a is [16, D]; y[8 N, D] is the 8 N rows from `row` on of a tile [ROWS, D]. */
 template <int N, int D, int ROWS>
 DEVICE void multiply_transposed(float c[N][4], const uint32_t a[D / 16][4], uint32_t y, int row)
 {
@@ -212,8 +227,8 @@ DEVICE void multiply_transposed(float c[N][4], const uint32_t a[D / 16][4], uint
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* Starts c[16, D] += p y: p [16, 8 N] an earlier result, here rounded to bf16; y 8 N rows, from `row` on, of a tile
- * [ROWS, D] */
+/* Starts c[16, D] += p y. p[16, 8 N] is an earlier result, which this function rounds to bf16; y[8 N, D] is the 8 N
+ * rows from `row` on of a tile [ROWS, D]. */
 template <int N, int D, int ROWS> DEVICE void multiply(float c[D / 8][4], const float p[N][4], uint32_t y, int row)
 {
     enum { W = PANEL(D) };
@@ -229,14 +244,14 @@ template <int N, int D, int ROWS> DEVICE void multiply(float c[D / 8][4], const 
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* --- what every kernel does with its registers --- */
+/* --- operations on results in registers --- */
 
 template <int N> DEVICE void clear(float c[N][4])
 {
     for (int n = 0; n < N; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
 }
 
-/* c[:, j] = hidden where the row does not see key j0 + j */
+/* c[i, j] = hidden where query i does not see key j0 + j. see: the keys that the lane's two rows see. */
 template <int N> DEVICE void hide(float c[N][4], const Span see[2], int j0, float hidden)
 {
     int t = threadIdx.x % 4;
@@ -247,8 +262,8 @@ template <int N> DEVICE void hide(float c[N][4], const Span see[2], int j0, floa
         }
 }
 
-/* Writes one row of a result, keep fold + scale c, to `to` in bf16 or, if that is NULL, back to fold. With keep 0 fold
- * is not read. */
+/* Computes keep fold + scale c for one row of a result, `half` of c. Writes it to `to` in bf16 or, if `to` is NULL,
+ * back to fold. Does not read fold if keep is 0. */
 template <int D>
 DEVICE void write_row(real *to, float *fold, const float c[D / 8][4], int half, float keep, float scale)
 {
@@ -269,7 +284,7 @@ DEVICE void write_row(real *to, float *fold, const float c[D / 8][4], int half, 
     }
 }
 
-/* Over the four lanes that share a row. */
+/* The sum, or the maximum, over the four lanes that share a row. Each of them gets it. */
 DEVICE float row_sum(float x)
 {
     x += __shfl_xor_sync(~0u, x, 1);
@@ -282,7 +297,7 @@ DEVICE float row_max(float x)
     return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-/* 2^x, to about 2 units in the last place */
+/* 2^x, with an error of about 2 units in the last place */
 DEVICE float exp2_fast(float x)
 {
     float y;
@@ -290,7 +305,7 @@ DEVICE float exp2_fast(float x)
     return y;
 }
 
-/* The keys that some row of a block of queries sees. */
+/* The smallest span that holds every key that a query of these strips sees; first > last if there is none. */
 template <int STRIPS> DEVICE Span keys_of_block(const Strip *strip)
 {
     Span keys = {INT_MAX, 0};

@@ -1,10 +1,11 @@
-/* Flash attention, backward. The method, the tiles and the letters: attention_flash.cuh.
+/* Flash attention, backward. attention_flash.cuh explains the method, the tiles and the letters.
  *
  * p_ij = exp(s_ij - lse_i);  ds_ij = p_ij (dout_i v_j - dot_i);  dv_j = sum_i p_ij dout_i;
- * dq_i = sum_j ds_ij k_j / sqrt(D);  dk_j = sum_i ds_ij q_i / sqrt(D).  The sum for dout_i v_j starts at -dot_i. */
+ * dq_i = sum_j ds_ij k_j / sqrt(D);  dk_j = sum_i ds_ij q_i / sqrt(D).
+ * The product that computes dout_i v_j starts from -dot_i instead of 0, so it needs no subtraction afterwards. */
 #include "attention_flash.cuh"
 
-/* sums[half] = the dot product of the rows that two left operands have there */
+/* For the two rows of this lane: sums[half] = the dot product of the row of a and the row of b, over all D columns. */
 template <int D> DEVICE void row_dots(float sums[2], const uint32_t a[D / 16][4], const uint32_t b[D / 16][4])
 {
     sums[0] = sums[1] = 0;
@@ -18,7 +19,8 @@ template <int D> DEVICE void row_dots(float sums[2], const uint32_t a[D / 16][4]
     sums[1] = row_sum(sums[1]);
 }
 
-/* dq, and with FIRST dot. Grid: heads x strips of queries. Shared memory as in the forward kernel. */
+/* Computes dq and, in the FIRST call, dot. Grid: heads x strips of queries; a block owns one strip. Shared memory as in
+ * the forward kernel. */
 template <int D, int KEYS, int BLOCKS>
 static __global__ void __launch_bounds__(128, BLOCKS)
     backward_q_kernel(real *dq, float *dq_fold, float *dot, const real *dout, const real *out, const float *lse,
@@ -28,7 +30,7 @@ static __global__ void __launch_bounds__(128, BLOCKS)
     extern __shared__ __align__(1024) char shared[];
     uint32_t stages = (uint32_t)__cvta_generic_to_shared(shared);
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, h = blockIdx.x, kv_head = h / (s.heads / s.kv_heads);
-    int strip = gridDim.y - 1 - blockIdx.y, row0 = strip * STRIP + threadIdx.x / 32 * 16; /* of this warp */
+    int strip = gridDim.y - 1 - blockIdx.y, row0 = strip * STRIP + threadIdx.x / 32 * 16; /* first row of the warp */
     size_t width = (size_t)s.heads * D;
     float scale = rsqrtf((float)D), scale_log2 = scale * LOG2_E;
     k += kv_head * D;
@@ -64,7 +66,7 @@ static __global__ void __launch_bounds__(128, BLOCKS)
     for (int j0 = keys.lowest, stage = 0; j0 < keys.highest; j0 += KEYS, stage ^= 1) {
         int j1 = j0 + KEYS;
         uint32_t k_tile = stages + stage * 2 * TILE, v_tile = k_tile + TILE, next = stages + (stage ^ 1) * 2 * TILE;
-        copies_arrived(); /* and all warps are done with the other stage */
+        copies_arrived(); /* also: all warps have finished with the other stage */
         if (j1 < keys.highest) load_tiles<KEYS, D, THREADS>(next, k, s.kv_stride, v, s.kv_stride, j1, s.keys);
         float p[N][4], ds[N][4]; /* [16, KEYS] */
         for (int n = 0; n < N; n++)
@@ -95,14 +97,14 @@ static __global__ void __launch_bounds__(128, BLOCKS)
     }
 }
 
-/* What a strip of queries brings along besides q and dout. */
+/* A strip of queries in shared memory, besides q and dout. */
 typedef struct {
     float lse[STRIP], dot[STRIP];
     Span see[STRIP];
 } StripRows;
 
-/* A strip of query head h on its way into shared memory: q, dout [STRIP, D] to `tiles`, the rest to `rows`. Queries
- * that do not exist come as zeros, and so add nothing. */
+/* Starts copying a strip of query head h into shared memory: q and dout, [STRIP, D] each, to `tiles`; a StripRows to
+ * `rows`. Queries that do not exist become zeros, so they add nothing. */
 template <int D, int THREADS>
 DEVICE void load_strip(uint32_t tiles, uint32_t rows, const real *q, const real *dout, const float *lse,
                        const float *dot, const Span *see, AttentionShape s, int strip, int h)
@@ -119,8 +121,8 @@ DEVICE void load_strip(uint32_t tiles, uint32_t rows, const real *q, const real 
     }
 }
 
-/* dk, dv. Grid: key/value heads x blocks of 64 keys. PART: queries whose scores are in registers at a time. Shared
- * memory: two stages of q, dout [STRIP, D], then two of StripRows. */
+/* Computes dk and dv. Grid: key/value heads x blocks of 64 keys. PART: how many queries' scores are in registers at a
+ * time. Shared memory: two stages, each a tile of q and a tile of dout, [STRIP, D]; then a StripRows for each stage. */
 template <int D, int PART, int BLOCKS>
 static __global__ void __launch_bounds__(128, BLOCKS)
     backward_kv_kernel(real *dk, real *dv, float *dk_fold, float *dv_fold, const float *dot, const real *dout,
@@ -131,10 +133,10 @@ static __global__ void __launch_bounds__(128, BLOCKS)
     const StripRows *stage_rows = (const StripRows *)(shared + 4 * TILE);
     uint32_t stages = (uint32_t)__cvta_generic_to_shared(shared), rows_at = stages + 4 * TILE;
     int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, kv_head = blockIdx.x, sharing = s.heads / s.kv_heads;
-    int j0 = blockIdx.y * 64, j1 = j0 + 64, row0 = j0 + threadIdx.x / 32 * 16; /* of this warp */
+    int j0 = blockIdx.y * 64, j1 = j0 + 64, row0 = j0 + threadIdx.x / 32 * 16; /* first key of the warp */
     float scale = rsqrtf((float)D), scale_log2 = scale * LOG2_E;
 
-    Span strips = spans.block[blockIdx.y]; /* the first and the last of them do meet these keys */
+    Span strips = spans.block[blockIdx.y]; /* the first and the last of them meet these keys */
     int strip = strips.first, h = kv_head * sharing, h_end = strips.first < strips.last ? h + sharing : h;
     if (h < h_end) load_strip<D, THREADS>(stages, rows_at, q, dout, lse, dot, spans.row, s, strip, h);
     uint32_t kj[D / 16][4], vj[D / 16][4]; /* [16, D] */
@@ -153,7 +155,7 @@ static __global__ void __launch_bounds__(128, BLOCKS)
             h++;
         }
         int other = stage ^ 1;
-        copies_arrived(); /* and all warps are done with the other stage */
+        copies_arrived(); /* also: all warps have finished with the other stage */
         if (h < h_end)
             load_strip<D, THREADS>(stages + other * 2 * TILE, rows_at + other * (int)sizeof(StripRows), q, dout, lse,
                                    dot, spans.row, s, strip, h);
@@ -163,7 +165,7 @@ static __global__ void __launch_bounds__(128, BLOCKS)
         for (int part = 0; part < STRIP; part += PART) {
             const float *lse_i = stage_rows[stage].lse + part + 2 * t, *dot_i = stage_rows[stage].dot + part + 2 * t;
             const Span *see = stage_rows[stage].see + part + 2 * t;
-            float p[N][4], ds[N][4]; /* [16, PART], transposed: keys down, queries across */
+            float p[N][4], ds[N][4]; /* [16, PART], transposed: a row is a key, a column is a query */
             for (int n = 0; n < N; n++)
                 for (int e = 0; e < 4; e++) {
                     p[n][e] = 0;
@@ -201,6 +203,7 @@ static __global__ void __launch_bounds__(128, BLOCKS)
         write_row<D>(dk_fold ? NULL : dv + at, dv_fold + at_fold, cv, half, dk_fold ? 1 : 0, 1);
     }
 }
+
 template <int D>
 static void backward_q(real *dq, acc *dq_fold, acc *dot, const real *dout, const real *out, const acc *lse,
                        const real *q, const real *k, const real *v, AttentionShape s, Spans spans)
@@ -232,7 +235,7 @@ static void backward(real *dq, acc *dq_fold, real *dk, real *dv, acc *dk_fold, a
                      const real *out, const acc *lse, const real *q, const real *k, const real *v, AttentionShape s,
                      Spans spans)
 {
-    backward_q<D>(dq, dq_fold, dot, dout, out, lse, q, k, v, s, spans); /* first: it makes dot */
+    backward_q<D>(dq, dq_fold, dot, dout, out, lse, q, k, v, s, spans); /* first: it computes dot */
     backward_kv<D>(dk, dv, dk_fold, dv_fold, dot, dout, lse, q, k, v, s, spans);
 }
 

@@ -1,7 +1,8 @@
-/* Which keys does a query see, which strips of queries meet a block of keys? For attention_flash_*.cu. */
+/* Finds the keys that each query sees, and the strips of queries that see each block of 64 keys. attention_flash.cuh
+ * describes the results. */
 #include "attention_flash.cuh"
 
-/* The indices of the ids in [lo, hi): two binary searches side by side. */
+/* The indices of the ids in [lo, hi). Does both binary searches, for lo and for hi, in one loop. */
 DEVICE Span find_ids(const int *id, int count, int lo, int hi)
 {
     Span found = {0, 0};
@@ -13,8 +14,8 @@ DEVICE Span find_ids(const int *id, int count, int lo, int hi)
     return found;
 }
 
-/* A warp for each strip, two rows a lane. Rows past the last query see nothing, and neither does a row whose interval
- * is empty: their span is [0, 0). */
+/* A warp computes one strip, two queries a lane. The span is [0, 0) for queries that see nothing and for those
+ * past the last query, which do not exist. */
 static __global__ void find_spans(Spans spans, AttentionShape s)
 {
     int strip = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
@@ -36,7 +37,8 @@ static __global__ void find_spans(Spans spans, AttentionShape s)
     sum.full_to = __reduce_min_sync(~0u, sum.full_to);
     if (threadIdx.x % 32 == 0) spans.strip[strip] = sum;
 }
-/* A warp for each block of 64 keys. */
+
+/* A warp computes spans.block for one block of 64 keys. */
 static __global__ void find_strips(Spans spans, int strips, int blocks)
 {
     int block = (blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
@@ -52,13 +54,13 @@ static __global__ void find_strips(Spans spans, int strips, int blocks)
     if (lane == 0) spans.block[block] = {first, last};
 }
 
-/* Blocks own two strips at most. */
+/* The number of strips, rounded up to an even number, because a block of the forward kernel reads up to two strips. */
 static size_t strips_of(int rows)
 {
     return (size_t)divide_up(rows, 2 * STRIP) * 2;
 }
 
-/* About 8.4 bytes a row of queries or keys. */
+/* About 8.4 bytes for each row. `rows`: the larger of the numbers of queries and keys. */
 size_t attention_flash_workspace(int rows)
 {
     return strips_of(rows) * (STRIP * sizeof(Span) + sizeof(Strip) + sizeof(Span));
@@ -68,7 +70,7 @@ static Spans spans_for(int rows)
 {
     size_t strips = strips_of(rows);
     Spans spans;
-    spans.strip = (Strip *)cuda_workspace(attention_flash_workspace(rows)); /* first: the one with the widest type */
+    spans.strip = (Strip *)cuda_workspace(attention_flash_workspace(rows)); /* first: its type is the widest */
     spans.row = (Span *)(spans.strip + strips);
     spans.block = spans.row + strips * STRIP;
     return spans;

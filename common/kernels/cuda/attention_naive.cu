@@ -1,9 +1,11 @@
-/* Attention as its formula reads, for every precision and head size: one warp per query and head (or per key and head),
- * walking over the keys (or queries) 32 at a time. Slow for long sequences; the flash variant is the fast one. */
+/* Attention written as its formula, for every precision and every head size up to CUDA_HEAD_DIM_MAX. A warp computes
+ * one query and head and loops over the keys, 32 at a time; for dk and dv, a warp computes one key and key/value head
+ * and loops over the queries. It is slow for long sequences; attention_flash_*.cu is fast. */
 #include "math.cuh"
 
 enum { THREADS = 128, WARPS = THREADS / 32, CHUNKS = CUDA_HEAD_DIM_MAX / 32 };
 
+/* The first index in the ascending array id[count] whose value is at least `value`. */
 static __device__ int lower_bound(const int *id, int count, int value)
 {
     int low = 0, high = count;
@@ -24,7 +26,7 @@ static __device__ acc dot_of(const real *a, const real *b, int head_dim)
     return sum;
 }
 
-/* A warp's lanes share out the keys for the scores, and the columns (lane, lane + 32, ...) for the sums. */
+/* For the scores, each lane takes one of 32 keys. For the sums, each lane takes the columns lane, lane + 32, ... */
 static __global__ void forward(real *out, acc *fold, acc *lse, const real *q, const real *k, const real *v,
                                AttentionShape s)
 {
@@ -54,7 +56,7 @@ static __global__ void forward(real *out, acc *fold, acc *lse, const real *q, co
         }
     }
 
-    /* fold the block into what earlier blocks gave */
+    /* merge this block of keys into the result of earlier blocks, see cpu_attention_merge */
     acc before = s.flags & ATTENTION_FIRST ? acc(-INFINITY) : lse[at], merged = before, keep = 1, add = 0;
     if (last > first) {
         acc lse_block = top + log(total), larger = before > lse_block ? before : lse_block;
@@ -62,7 +64,7 @@ static __global__ void forward(real *out, acc *fold, acc *lse, const real *q, co
         keep = exp(before - merged);
         add = exp(top - merged);
     }
-    __syncwarp(); /* all lanes have read lse */
+    __syncwarp(); /* all lanes must have read lse before lane 0 overwrites it */
     if (lane == 0) lse[at] = merged;
 #pragma unroll
     for (int c = 0; c < CHUNKS; c++) {
@@ -77,6 +79,7 @@ static __global__ void forward(real *out, acc *fold, acc *lse, const real *q, co
     }
 }
 
+/* dot[r] = dout_r out_r; a warp per (query, head) r. */
 static __global__ void row_dots(acc *dot, const real *dout, const real *out, int rows, int head_dim)
 {
     int r = blockIdx.x * WARPS + threadIdx.x / 32;
@@ -125,7 +128,8 @@ static __global__ void backward_q(real *dq, acc *dq_fold, const acc *dot, const 
     }
 }
 
-/* dv_j = sum_i p_ij dout_i;  dk_j = sum_i ds_ij q_i / sqrt(D), over all query heads that read this key's head. */
+/* dv_j = sum_i p_ij dout_i;  dk_j = sum_i ds_ij q_i / sqrt(D), summed over all query heads that read this key/value
+ * head. */
 static __global__ void backward_kv(real *dk, real *dv, acc *dk_fold, acc *dv_fold, const acc *dot, const real *dout,
                                    const acc *lse, const real *q, const real *k, const real *v, AttentionShape s)
 {

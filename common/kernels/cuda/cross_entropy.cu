@@ -1,20 +1,21 @@
+/* Softmax and cross-entropy. A block computes one row. */
 #include "math.cuh"
 
 enum { THREADS = 512 };
 
-/* One block per row. The first pass over the row finds its maximum and, online, the sum of exponentials; the second
- * writes the gradient over the logits. */
+/* The first pass over the row computes its maximum and the sum of exponentials together, as an online softmax does. The
+ * second pass overwrites the logits with their gradient. */
 template <int V> static __global__ void cross_entropy(acc *loss, real *logits, const int *label, acc scale, int vocab)
 {
     __shared__ acc shared_top[32], shared_sum[32];
     real *x = logits + (size_t)blockIdx.x * vocab;
     int target = label[blockIdx.x];
-    if (target < 0) { /* not counted */
+    if (target < 0) { /* this row is not counted in the loss */
         for (int v = threadIdx.x; v < vocab; v += blockDim.x) x[v] = to_real(0);
         if (threadIdx.x == 0) loss[blockIdx.x] = 0;
         return;
     }
-    acc top = -INFINITY, total = 0; /* of this thread's columns */
+    acc top = -INFINITY, total = 0; /* over this thread's columns */
     for (int v = threadIdx.x * V; v < vocab; v += blockDim.x * V) {
         Pack<V> p = *(const Pack<V> *)(x + v);
         acc new_top = top;
@@ -26,7 +27,7 @@ template <int V> static __global__ void cross_entropy(acc *loss, real *logits, c
     }
     acc x_target = to_acc(x[target]);
 
-    /* over the warp, then over the block */
+    /* combine top and total over the warp, then over the block */
     acc warp_top = warp_max(top);
     total = warp_sum(top > -INFINITY ? total * exp_of(top - warp_top) : acc(0));
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -58,9 +59,9 @@ void cuda_cross_entropy(acc *loss, real *logits, const int *label, double scale,
     CUDA_LAUNCHED();
 }
 
-/* --- split over ranks by column: a block per row --- */
+/* --- logits that are split over ranks by column --- */
 
-/* The largest over a block, on all its threads. `shared` has room for 32. */
+/* The maximum over a block. Every thread gets it. `shared` is shared memory for 32 values. */
 static __device__ acc block_max(acc x, acc *shared)
 {
     x = warp_max(x);

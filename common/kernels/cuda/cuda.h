@@ -1,7 +1,8 @@
-/* The CUDA backend's own declarations: the kernels behind each entry of kernels.h, and what they share.
+/* Declarations inside the CUDA backend: the function behind each entry of kernels.h, and the helpers that they share.
  *
- * Every kernel is launched on one stream, the compute stream, and nothing here waits for it: results are there when a
- * later kernel of the stream, or cuda_download, looks. C in style; templates only on precision, head size and tile.
+ * Every kernel is launched on one stream, the compute stream. The functions that launch kernels return without waiting.
+ * A later kernel of the stream sees their results, and so does the host after cuda_download. The code is C in style,
+ * with templates only for the precision, the head size, the tile and the width of loads.
  */
 #pragma once
 
@@ -17,12 +18,12 @@ extern "C" {
 
 enum { CUDA_HEAD_DIM_MAX = 256 };
 
-/* The workspace that was handed over (kernels.h), of which the caller needs `bytes`. All kernels share it: they run one
- * after the other. Ends the job if it is too small. */
+/* The scratch memory that the caller of use_workspace (kernels.h) handed over. All kernels share it, because they run
+ * one after the other. Ends the job if it has fewer than `bytes` bytes. */
 void *cuda_workspace(size_t bytes);
 void cuda_use_workspace(void *memory, size_t bytes);
 
-/* What each of them needs, at most. */
+/* How many bytes of scratch memory each kernel needs at most. */
 size_t cuda_linear_workspace(void);
 size_t cuda_embedding_workspace(int rows, int width);
 size_t cuda_norm_workspace(int width);
@@ -66,7 +67,7 @@ void cuda_attention_backward_naive(real *dq, acc *dq_fold, real *dk, real *dv, a
                                    const real *dout, const real *out, const acc *lse, const real *q, const real *k,
                                    const real *v, AttentionShape shape);
 
-/* Flash attention: bf16 on compute capability 9.0, these head sizes only. */
+/* Flash attention. Only bf16 builds for compute capability 9.0 have it, and only for some head sizes. */
 bool attention_flash_supports(int head_dim);
 void attention_forward_flash(real *out, acc *fold, acc *lse, const real *q, const real *k, const real *v,
                              AttentionShape shape);

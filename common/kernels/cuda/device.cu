@@ -1,4 +1,4 @@
-/* The GPU's memory and its stream. */
+/* The GPU's memory and the compute stream. */
 #include <stdio.h>
 #include <string.h>
 
@@ -52,8 +52,8 @@ void cuda_free(void *memory)
     CUDA_CHECK(cudaFree(memory));
 }
 
-/* Through a ring of pinned buffers: a copy from ordinary memory would wait for the kernels before it. This one waits
- * only when the whole ring is on its way. */
+/* Copies through a ring of pinned buffers. A copy from pageable memory would make the host wait for the kernels
+ * launched before it. Here the host waits only if every buffer of the ring is still being sent. */
 void cuda_upload(void *to, const void *from, size_t bytes)
 {
     const int STAGES = 8;

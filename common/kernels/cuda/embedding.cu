@@ -1,9 +1,17 @@
-/* Embedding. The backward pass adds rows that carry the same token; without atomics, so that the sum always comes in the
- * same order: the rows are sorted by token first, then each token's run is added up. */
+/* Embedding. The backward pass adds the rows of dy that have the same token. It uses no atomics, so the order of the
+ * additions is fixed. It takes three kernels:
+ *
+ *   sort_by_token  sorts the rows by token, so that each token's rows become a run: neighbouring places in `order`
+ *   add_pieces     cuts the runs into pieces at every CHUNK-th place and adds up each piece
+ *   add_parts      adds up the pieces of each run that has several
+ *
+ * A frequent token makes up much of a batch. If one block added up its whole run, that block would still work when all
+ * others are done. That is why runs are cut. */
 #include "math.cuh"
 
 enum { THREADS = 256, CHUNK = 64 };
 
+/* A block computes one row. */
 static __global__ void forward(real *y, const real *w, const int *token, int first, int vocab, int width)
 {
     int t = token[blockIdx.x] - first;
@@ -11,43 +19,45 @@ static __global__ void forward(real *y, const real *w, const int *token, int fir
         y[(size_t)blockIdx.x * width + c] = t >= 0 && t < vocab ? w[(size_t)t * width + c] : to_real(0);
 }
 
-/* order[rank of row i] = i, by (token, row). The rank is counted: every row looks at every other, N^2 comparisons, which
- * is a third of a millisecond for 65536 rows and simpler than any sort. */
+/* Writes the row numbers to order[N], sorted by (token, row). The thread of row i counts the rows that come before it:
+ * this count is the row's place. That is N^2 comparisons, a third of a millisecond for 65536 rows, and simpler than any
+ * sorting algorithm. */
 static __global__ void sort_by_token(int *order, const int *token, int n)
 {
     __shared__ int others[THREADS];
-    int i = blockIdx.x * blockDim.x + threadIdx.x, mine = i < n ? token[i] : 0, rank = 0;
+    int i = blockIdx.x * blockDim.x + threadIdx.x, mine = i < n ? token[i] : 0, place = 0;
     for (int base = 0; base < n; base += THREADS) {
         __syncthreads();
         if (base + (int)threadIdx.x < n) others[threadIdx.x] = token[base + threadIdx.x];
         __syncthreads();
         int count = n - base < THREADS ? n - base : THREADS;
-        for (int j = 0; j < count; j++) rank += others[j] < mine || (others[j] == mine && base + j < i);
+        for (int j = 0; j < count; j++) place += others[j] < mine || (others[j] == mine && base + j < i);
     }
-    if (i < n) order[rank] = i;
+    if (i < n) order[place] = i;
 }
 
-/* A run is added up in pieces, cut where the place is a multiple of CHUNK: frequent tokens make up much of a batch, and a
- * single block would still work on them when all others are done. Is `place` the first of its run, and does the run go on
- * in the next chunk? */
+/* Is `place` the first place of its run? */
 static __device__ bool starts(const int *order, const int *token, int place)
 {
     return place == 0 || token[order[place - 1]] != token[order[place]];
 }
 
+/* Does the run of `place` continue in the next chunk of CHUNK places? */
 static __device__ bool goes_on(const int *order, const int *token, int place, int n)
 {
     int next = (place / CHUNK + 1) * CHUNK;
     return next < n && token[order[next]] == token[order[place]];
 }
 
-/* In a chunk at most two pieces belong to longer runs: the one at its start, and one that starts further in. */
+/* The index in part[] of the piece that begins at `place`. A chunk holds at most two pieces of runs that have several:
+ * one begins at the chunk's first place, the other begins later and continues in the next chunk. */
 static __device__ size_t slot(int place)
 {
     return place / CHUNK * 2 + (place % CHUNK != 0);
 }
 
-/* Block b works if a piece begins at place b; a thread adds up columns. A run of one piece goes to dw at once. */
+/* Block b works if a piece begins at place b. Each thread adds up some columns. The sum goes to dw if the run is one
+ * piece, else to part[]. */
 static __global__ void add_pieces(acc *dw, acc *part, const real *dy, const int *order, const int *token, int first_word,
                                   int vocab, int n, int width)
 {
@@ -68,6 +78,7 @@ static __global__ void add_pieces(acc *dw, acc *part, const real *dy, const int 
     }
 }
 
+/* Block b works if a run of several pieces begins at place b. It adds their sums to dw, in order. */
 static __global__ void add_parts(acc *dw, const acc *part, const int *order, const int *token, int first_word, int vocab,
                                  int n, int width)
 {

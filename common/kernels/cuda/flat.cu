@@ -1,9 +1,10 @@
-/* Operations over flat buffers: first weights, casts, sums and optimizers. */
+/* Operations over flat buffers: first weights, casts, sums and optimizers. A thread handles every (blocks x threads)-th
+ * element. */
 #include "math.cuh"
 
 #include "base/rng_inline.h"
 
-enum { THREADS = 256, PARTS = 1024 };
+enum { THREADS = 256, PARTS = 1024 }; /* PARTS: blocks of a sum */
 
 static __global__ void draw(acc *w, size_t first, size_t n, uint64_t seed, uint64_t stream, bool ones, double scale)
 {
@@ -27,7 +28,7 @@ template <typename T> static __global__ void add(acc *sum, const T *x, size_t n)
         sum[i] += acc(x[i]);
 }
 
-/* Block p adds up part p of x, or of x^2; a second kernel adds the parts in order. */
+/* part[p] = the sum of x, or of x^2, over the elements of block p. */
 template <bool SQUARES> static __global__ void sum_parts(double *part, const acc *x, size_t n)
 {
     __shared__ double shared[32];
@@ -38,6 +39,7 @@ template <bool SQUARES> static __global__ void sum_parts(double *part, const acc
     if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
 
+/* total += the sum of part[PARTS]; one block of PARTS threads. The order of the additions is fixed. */
 static __global__ void add_parts(double *total, const double *part)
 {
     __shared__ double shared[32];
@@ -45,7 +47,7 @@ static __global__ void add_parts(double *total, const double *part)
     if (threadIdx.x == 0) *total += sum;
 }
 
-/* As torch.nn.utils.clip_grad_norm_ has it. */
+/* The factor of torch.nn.utils.clip_grad_norm_. */
 static __device__ acc clip_factor(const StepScalars *s)
 {
     double factor = s->clip / (sqrt(s->squares) + 1e-6);

@@ -1,4 +1,4 @@
-/* Fills the kernel table with the GPU's kernels, and chooses among variants. */
+/* Fills the kernel table with the GPU's kernels, and lists their variants. */
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,6 @@ static void use_attention_naive(Kernels *k)
     k->attention_backward = cuda_attention_backward_naive;
 }
 
-/* The last variant of an entry is its default. */
 #ifdef HAVE_FLASH
 static void use_attention_flash(Kernels *k)
 {
@@ -19,7 +18,7 @@ static void use_attention_flash(Kernels *k)
     k->attention_backward = attention_backward_flash;
 }
 
-/* Flash attention has kernels for some head sizes only. */
+/* Uses naive attention if flash attention has no kernel for this head size. */
 static const char *fit(Kernels *k, int head_dim)
 {
     if (attention_flash_supports(head_dim)) return NULL;
@@ -31,6 +30,7 @@ static const char *fit(Kernels *k, int head_dim)
 #define FIT NULL
 #endif
 
+/* Of each entry, the last variant in this table is the default. */
 static const Variant variants[] = {
     {"attention=naive", use_attention_naive},
 #ifdef HAVE_FLASH
@@ -39,8 +39,8 @@ static const Variant variants[] = {
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0] };
 
-/* Dense TFLOP/s as NVIDIA's data sheets state them, without sparsity; tensor cores where they compute in that precision. A
- * device is known by the first name that its own contains as a word. */
+/* Dense TFLOP/s (without sparsity) from NVIDIA's data sheets, with tensor cores where they compute in that precision.
+ * The first row whose name occurs as a word in the device's name holds for the device. */
 static const struct {
     const char *name;
     double bf16, fp32, fp64;

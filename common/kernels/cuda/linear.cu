@@ -1,9 +1,9 @@
 /* Matrix products through cuBLASLt, accumulated in `acc`.
  *
- * cuBLASLt is column-major, where a row-major [rows, cols] is its own transpose: y = x w^T is asked for as
- * y^T = w x^T, and so on. A plan (layouts and an algorithm) is made once per shape and kept, so that the same command
- * always runs the same kernels. cuBLASLt's heuristic names the algorithms it thinks fastest: the first one is taken, or
- * the one that the auto-tuner found to be. */
+ * cuBLASLt is column-major: it reads a row-major matrix as the transposed matrix. So this file asks for y^T = w x^T to
+ * get y = x w^T, and likewise for the other products. A plan holds the layouts of one shape and the algorithms that
+ * cuBLASLt's heuristic returns for it, the one expected to be fastest first. The first algorithm is used unless the
+ * auto-tuner chooses another. Plans are kept until the process ends, so equal calls run equal kernels. */
 #include <cublasLt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,8 +31,9 @@ static const cublasComputeType_t COMPUTE = CUBLAS_COMPUTE_32F;
 
 enum { WORKSPACE = 64 << 20, PLANS_MAX = 8, ALIGN_MAX = 16 };
 
-/* What a plan is good for: D[m, n] = op(A) op(B), column-major and dense, or D adds it (then D is acc, else real); with
- * operands at addresses aligned like these. All ints: compared as bytes. */
+/* The products that share a plan: D[m, n] = op(A) op(B) with op(A) [m, k] and op(B) [k, n], column-major and dense. If
+ * `adds`, D is acc and adds the product; else D is real and is overwritten. The operands' addresses are multiples of
+ * the align_ values. All members are ints, so that memcmp can compare two Shapes. */
 typedef struct {
     int m, n, k, transpose_a, transpose_b, adds;
     int align_a, align_b, align_d;
@@ -42,7 +43,7 @@ typedef struct {
     Shape shape;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
-    cublasLtMatmulAlgo_t algorithm[PLANS_MAX]; /* as the heuristic sorts them */
+    cublasLtMatmulAlgo_t algorithm[PLANS_MAX]; /* in the heuristic's order */
     int algorithms, chosen;
 } Plan;
 
@@ -50,7 +51,7 @@ static cublasLtHandle_t handle;
 static Plan *plans;
 static int plan_count, plan_room;
 
-/* What is aligned better than this is not another case: it made no product faster. */
+/* The largest power of two, at most ALIGN_MAX, that divides the address. Greater alignment made no product faster. */
 static int alignment(const void *pointer)
 {
     int bytes = 1;
@@ -58,6 +59,7 @@ static int alignment(const void *pointer)
     return bytes;
 }
 
+/* Asks the heuristic for p->algorithm. Ends the job if it has none. */
 static void find_algorithms(Plan *p)
 {
     const Shape *s = &p->shape;
@@ -86,6 +88,7 @@ static void find_algorithms(Plan *p)
     BLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
 }
 
+/* The plan for this shape; the first call for a shape makes it. Valid until the next call. */
 static Plan *plan_for(Shape s)
 {
     for (int i = 0; i < plan_count; i++)
@@ -112,7 +115,7 @@ static Plan *plan_for(Shape s)
     return p;
 }
 
-/* A product of a linear layer, at addresses that are aligned well. */
+/* The shape of a linear layer's product, with addresses that are multiples of ALIGN_MAX. */
 static Shape shape_of(Product product, int n, int in, int out)
 {
     Shape s = {0, 0, 0, 0, 0, 0, ALIGN_MAX, ALIGN_MAX, ALIGN_MAX};
@@ -164,7 +167,7 @@ void cuda_linear_choose_plan(Product product, int n, int in, int out, int plan)
 const char *cuda_linear_library(void)
 {
     static char text[40];
-    size_t version = cublasLtGetVersion(); /* 130100 */
+    size_t version = cublasLtGetVersion(); /* 130100 is 13.1.0 */
     snprintf(text, sizeof text, "cuBLASLt %d.%d.%d", (int)(version / 10000), (int)(version / 100 % 100),
              (int)(version % 100));
     return text;

@@ -1,4 +1,4 @@
-/* Small device functions that several kernels share. */
+/* Small functions that several kernels share. */
 #pragma once
 
 #include "cuda.h"
@@ -13,7 +13,7 @@ static __device__ __forceinline__ real to_real(acc x)
     return (real)x;
 }
 
-/* The sum over a warp, on all its lanes, always added in the same order. */
+/* The sum over a warp. Every lane gets it. The order of the additions is fixed. */
 template <typename T> static __device__ __forceinline__ T warp_sum(T x)
 {
     for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(0xffffffffu, x, distance);
@@ -29,8 +29,8 @@ template <typename T> static __device__ __forceinline__ T warp_max(T x)
     return x;
 }
 
-/* The sum over a block of at most 1024 threads, on all of them. `shared` has room for 32 and may be reused after the
- * next __syncthreads(). */
+/* The sum over a block of at most 1024 threads. Every thread gets it. `shared` is shared memory for 32 values; the
+ * caller may reuse it after the next __syncthreads(). */
 template <typename T> static __device__ __forceinline__ T block_sum(T x, T *shared)
 {
     x = warp_sum(x);
@@ -40,26 +40,28 @@ template <typename T> static __device__ __forceinline__ T block_sum(T x, T *shar
     return warp_sum(lane);
 }
 
-/* V values of type real that are loaded and stored by one instruction of up to 16 bytes. */
+/* V values that one instruction loads or stores; at most 16 bytes. */
 template <int V> struct alignas(V * sizeof(real)) Pack {
     real value[V];
 };
 enum { PACK = 16 / sizeof(real) };
 
-/* Can rows of `width` reals at these addresses be read in packs? */
+/* Can rows of `width` reals at these four addresses be read in packs? */
 static inline bool packs_fit(int width, const void *a, const void *b, const void *c, const void *d)
 {
     size_t bits = (size_t)a | (size_t)b | (size_t)c | (size_t)d;
     return width % PACK == 0 && bits % 16 == 0;
 }
 
+/* The number of blocks for n elements, one a thread. It is limited, so kernels loop over the rest. */
 static inline unsigned blocks_for(size_t n, int threads)
 {
     size_t blocks = (n + threads - 1) / threads;
     return (unsigned)(blocks < 1 ? 1 : blocks > 65535u * 8 ? 65535u * 8 : blocks);
 }
 
-/* In bf16 the fast exponential is exact enough; fp32 is held to 1e-5. */
+/* In bf16 the fast exponential is exact enough. The fp32 kernels must agree with the CPU's to 1e-5, so they need
+ * expf. */
 #if defined(PRECISION_BF16)
 #define EXP_OF __expf
 #else

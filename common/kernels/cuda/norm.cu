@@ -1,9 +1,10 @@
 /* RMSNorm, fused with the residual add before it. */
 #include "math.cuh"
 
+/* ROWS: rows per block, a warp each. PARTS: the most parts of the rows that the sum for dw is computed in. */
 enum { THREADS = 256, ROWS = THREADS / 32, PARTS = 512 };
 
-/* One warp per row; a lane handles packs of V neighbouring columns. */
+/* A warp computes one row; a lane handles packs of V neighbouring columns. */
 template <int V>
 static __global__ void forward(real *sum, real *y, acc *rstd, const real *x, const real *delta, const real *w, acc eps,
                                int n, int width)
@@ -23,14 +24,14 @@ static __global__ void forward(real *sum, real *y, acc *rstd, const real *x, con
     }
     acc factor = 1 / sqrt(warp_sum(squares) / width + eps);
     if (lane == 0) rstd[i] = factor;
-    for (int c = lane * V; c < width; c += 32 * V) { /* each lane rereads what it wrote itself */
+    for (int c = lane * V; c < width; c += 32 * V) { /* each lane reads the values that it wrote itself */
         Pack<V> s = *(const Pack<V> *)(sum + row + c), g = *(const Pack<V> *)(w + c), out;
         for (int k = 0; k < V; k++) out.value[k] = to_real(to_acc(s.value[k]) * factor * to_acc(g.value[k]));
         *(Pack<V> *)(y + row + c) = out;
     }
 }
 
-/* With u = sum rstd and du = dy w:  dx adds rstd (du - u mean_c(du u)). */
+/* With u = sum rstd and du = dy w:  dx adds rstd (du - u mean_c(du u)). A warp computes one row. */
 template <int V>
 static __global__ void backward_x(real *dx, const real *dy, const real *sum, const acc *rstd, const real *w, int n,
                                   int width)
@@ -56,7 +57,8 @@ static __global__ void backward_x(real *dx, const real *dy, const real *sum, con
     }
 }
 
-/* dw[c] = sum over rows of dy sum rstd, in two steps without atomics: part p of the rows into part[p, C], ... */
+/* dw[c] is the sum over rows of dy sum rstd. Two kernels compute it without atomics, so the order of the additions is
+ * fixed. This one writes part[p, C], the sum over part p of the rows. Part p is blockIdx.y; a thread sums V columns. */
 template <int V>
 static __global__ void backward_w(acc *part, const real *dy, const real *sum, const acc *rstd, int n, int width)
 {
@@ -72,7 +74,7 @@ static __global__ void backward_w(acc *part, const real *dy, const real *sum, co
     for (int i = 0; i < V; i++) part[(size_t)blockIdx.y * width + c + i] = total[i];
 }
 
-/* ... then the parts, in order. A warp per column. */
+/* dw += the sum of part[parts, C]. A warp per column. */
 static __global__ void add_parts(acc *dw, const acc *part, int parts, int width)
 {
     int c = (blockIdx.x * blockDim.x + threadIdx.x) / 32;

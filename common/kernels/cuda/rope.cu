@@ -1,9 +1,10 @@
-/* QK-norm and RoPE, over the q and k parts of the fused qkv rows. One warp per head of a row. */
+/* QK-norm and RoPE on the q and k parts of qkv[N, (H + 2K) D]. A warp computes one head of one row at a time. */
 #include "math.cuh"
 
+/* PARTS: blocks of a backward pass with QK-norm. PAIRS: the most pairs (d, d + D/2) that one lane holds. */
 enum { THREADS = 256, WARPS = THREADS / 32, PARTS = 512, PAIRS = CUDA_HEAD_DIM_MAX / 2 / 32 };
 
-/* Which (row, head) is this warp's? Heads of q first, then of k. */
+/* Returns this warp's head and sets its row. `turned` heads of a row are rotated: those of q, then those of k. */
 static __device__ int my_head(int *row, int turned)
 {
     int warp = blockIdx.x * WARPS + threadIdx.x / 32;
@@ -38,15 +39,16 @@ static __global__ void forward(real *qkv, real *raw, acc *rstd, const real *wq, 
     }
 }
 
-/* Turns back, then goes through the norm. With QK-norm each warp walks over a run of heads and keeps its share of dwq
- * and dwk, which go to part[warp, 2, D]; without, part is NULL. */
+/* Rotates the gradient back, then computes the gradient through the norm. Each warp handles a contiguous run of (row,
+ * head). With QK-norm it sums its part of dwq and dwk in registers and writes it to part[warp, 2, D]. Without QK-norm,
+ * part is NULL. */
 static __global__ void backward(real *dqkv, acc *part, const real *raw, const acc *rstd, const real *wq, const real *wk,
                                 const acc *rope, const int *position, int n, int heads, int kv_heads, int head_dim)
 {
     int turned = heads + kv_heads, half = head_dim / 2, lane = threadIdx.x % 32;
     int warp = blockIdx.x * WARPS + threadIdx.x / 32, warps = gridDim.x * WARPS;
     long count = (long)n * turned, begin = count * warp / warps, end = count * (warp + 1) / warps;
-    acc share[2][2][PAIRS] = {}; /* of dwq and dwk; of the lower and the upper half; this lane's pairs */
+    acc share[2][2][PAIRS] = {}; /* this warp's part of [dwq, dwk] [d < D/2, d >= D/2] [the lane's pairs] */
     for (long at = begin; at < end; at++) {
         int row = (int)(at / turned), h = (int)(at % turned);
         real *head = dqkv + (size_t)row * (heads + 2 * kv_heads) * head_dim + (size_t)h * head_dim;
@@ -89,7 +91,7 @@ static __global__ void backward(real *dqkv, acc *part, const real *raw, const ac
         }
 }
 
-/* Adds the parts in order; a warp per element of dwq | dwk. */
+/* dwq, dwk += the sum of part[parts, 2, D]. A warp per element; the order of the additions is fixed. */
 static __global__ void add_parts(acc *dwq, acc *dwk, const acc *part, int parts, int head_dim)
 {
     int column = (blockIdx.x * blockDim.x + threadIdx.x) / 32;

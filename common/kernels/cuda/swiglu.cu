@@ -1,6 +1,7 @@
+/* SwiGLU. */
 #include "math.cuh"
 
-/* y = silu(gate) up over [N, F]; gate_up is [N, 2F]. One thread per V neighbouring columns. */
+/* y[N, F] = silu(gate) up, with gate_up[N, 2F] = gate | up. A thread computes V neighbouring columns at a time. */
 template <int V> static __global__ void forward(real *y, const real *gate_up, size_t packs, int ff)
 {
     for (size_t p = blockIdx.x * (size_t)blockDim.x + threadIdx.x; p < packs; p += (size_t)gridDim.x * blockDim.x) {
@@ -15,6 +16,7 @@ template <int V> static __global__ void forward(real *y, const real *gate_up, si
     }
 }
 
+/* silu(g) = g s(g) with the sigmoid s, so its derivative is s (1 + g (1 - s)). */
 template <int V>
 static __global__ void backward(real *dgate_up, const real *dy, const real *gate_up, size_t packs, int ff)
 {
