@@ -11,46 +11,46 @@ static const struct {
 } table[BUGS_KNOWN] = {
     [BUG_mean_of_means] =
         {"mean_of_means", "every trainer",
-         "each rank divides by its own count of labels and the gradients are averaged: ranks with few "
-         "labels weigh as much as ranks with many",
+         "each rank divides its loss by its own count of labels, and the ranks average their gradients: a label on "
+         "a rank with few labels weighs more than one on a rank with many",
          "test_bugs: gradients of uneven labels; --verify with --ignore 0.5"},
     [BUG_reduce_every_micro_step] =
         {"reduce_every_micro_step", "tiny-ddp",
-         "gradients are reduced after each micro-step, so what was already a sum over ranks "
-         "is summed again",
+         "the ranks reduce their gradients after each micro-step, so a sum that already covers all ranks is summed "
+         "over the ranks again",
          "test_bugs: gradients under accumulation; --verify with --accumulate 2"},
     [BUG_forget_last_bucket] = {"forget_last_bucket", "tiny-ddp",
-                                "the bucket that is not full when the backward pass ends is never sent",
+                                "the bucket that is not full when the backward pass ends is never reduced",
                                 "test_bugs: gradients of the root unit; --verify"},
     [BUG_rank_seeded_init] =
         {"rank_seeded_init", "every trainer",
-         "each rank seeds its generator with seed + rank, so replicas start unequal",
+         "each rank seeds its generator with seed + rank, so the replicas start with different weights",
          "test_bugs: initial weights; where ranks hold the same weights, the check at every start"},
     [BUG_norm_of_my_shard] =
         {"norm_of_my_shard", "tiny-fsdp",
-         "gradients are clipped by the norm of the rank's own shard, which is about sqrt(ranks) too "
-         "small, and not the same on all ranks",
+         "each rank clips by the norm of its own shard, which is smaller than the norm of the whole gradient by a "
+         "factor of about sqrt(ranks), and differs between ranks",
          "test_fsdp_bugs: the norm, and weights after clipped steps; --verify in fp64"},
-    [BUG_decay_by_flat_shape] = {"decay_by_flat_shape", "tiny-fsdp",
-                                 "weight decay goes by the shape of what is updated: in a flat shard norms look like "
-                                 "matrices, and shrink",
-                                 "test_fsdp_bugs: weights after a step; --verify in fp64"},
+    [BUG_decay_by_flat_shape] =
+        {"decay_by_flat_shape", "tiny-fsdp",
+         "weight decay is decided by the shape of a flat shard, which hides that it holds the weights of norms: "
+         "these decay, too, and shrink",
+         "test_fsdp_bugs: weights after a step; --verify in fp64"},
     [BUG_overwrite_shard] =
         {"overwrite_shard", "tiny-fsdp",
-         "the reduce-scatter of each micro-step overwrites the shard's gradient where it should add "
-         "to it: all but the last micro-step are lost",
+         "the reduce-scatter of each micro-step overwrites the shard's gradient instead of adding to it: the "
+         "gradients of all micro-steps but the last are lost",
          "test_fsdp_bugs: gradients under accumulation; --verify with --accumulate 2"},
-    [BUG_count_copies_in_norm] =
-        {"count_copies_in_norm", "tiny-megatron",
-         "weights that all ranks along tp hold alike are counted tp times in the gradient's norm",
-         "test_megatron_bugs: the norm; --verify in fp64 where clipping is active"},
+    [BUG_count_copies_in_norm] = {"count_copies_in_norm", "tiny-megatron",
+                                  "a weight that is replicated over tp is counted tp times in the gradient's norm",
+                                  "test_megatron_bugs: the norm; --verify in fp64 where clipping is active"},
     [BUG_skip_norm_sum] =
         {"skip_norm_sum", "tiny-megatron",
-         "under sequence parallelism each rank's gradient of a norm is of its own rows, and is not summed "
-         "over tp: the copies drift apart",
+         "under sequence parallelism a rank computes the gradient of a norm's weights from its own rows only; the "
+         "sum over tp is missing, so the replicas drift apart",
          "test_megatron_bugs: gradients of norms; --verify"},
     [BUG_local_softmax] = {"local_softmax", "tiny-megatron",
-                           "the softmax over a split vocabulary is normalized by each rank's own tokens",
+                           "each rank normalizes the softmax over its own part of the vocabulary instead of the whole",
                            "test_megatron_bugs: the loss; --verify"},
 };
 
@@ -79,7 +79,7 @@ const char *bug_set(const char *text)
             printf("%s (%s)\n    %s\n    caught by %s\n", table[b].name, table[b].where, table[b].story,
                    table[b].caught_by);
         printf("skip=GROUP.KIND[.N] (every trainer; --ledger names the groups)\n    the collectives of that kind on "
-               "that group do nothing (or only the N-th)\n"
+               "that group do nothing (with .N: only the N-th of them)\n"
                "    caught by test_bugs: the skip mutation; --verify\n");
         return NULL;
     }
