@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 
-/* In bf16 a stored number has 8 bits: the largest error seen on an H200 was 6.8e-3 (a norm's result, rounded twice), and
- * 1.3e-6 in sums, which are kept in fp32. The bounds are twice that, and eight times. */
+/* A bf16 number has 8 significant bits. The largest errors on an H200 are 6.8e-3 for real (a norm's result, which is
+ * rounded twice) and 1.3e-6 for acc (sums, in fp32). The bounds are about twice and eight times these errors. */
 #if defined(PRECISION_FP64)
 static const double BOUND[] = {[IN_REAL] = 1e-12, [IN_ACC] = 1e-12};
 #elif defined(PRECISION_FP32)
@@ -73,7 +73,7 @@ void both_to_device(Both *b)
     free(there);
 }
 
-/* The device's numbers, to be freed. */
+/* Returns the device's numbers. The caller frees them. */
 static double *numbers(const Both *b)
 {
     char *there = malloc(b->count * size_of(b->type) + 1);
@@ -155,7 +155,7 @@ void both_check_as(BothType type, const char *what, Both *b, double among)
 {
     double *got = numbers(b), *want = b->host, difference = 0;
     for (size_t i = 0; i < b->count; i++) {
-        double d = got[i] == want[i] ? 0 : fabs(got[i] - want[i]); /* equal infinities are equal */
+        double d = got[i] == want[i] ? 0 : fabs(got[i] - want[i]); /* also 0 for two equal infinities */
         if (!(d <= difference)) difference = isnan(d) ? INFINITY : d;
     }
     free(got);

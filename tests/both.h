@@ -1,9 +1,10 @@
-/* Arrays that lie on both sides of a comparison: on the host as doubles, for the reference kernels; in the GPU's memory as
- * this build has them. Inputs are drawn so that both sides hold the same numbers.
+/* Arrays for comparing the GPU's kernels with reference kernels. Each array exists twice: on the host as doubles, for
+ * the reference kernels; in the GPU's memory in this build's type. Random inputs are drawn so that both hold equal
+ * numbers.
  *
- * The reference kernels are the CPU's, built in fp64 in every build (the Makefile links them in under another name). Their
- * table has this build's types in its prototypes, but takes doubles where those say real or acc: hand it HOST() pointers,
- * which are void. */
+ * The reference kernels are the CPU's kernels in fp64. Every build has them (the Makefile links them under another
+ * name). The prototypes in their table say real or acc, but the kernels take doubles. So the caller passes HOST()
+ * pointers, which are void. */
 #pragma once
 
 #include "kernels/kernels.h"
@@ -21,26 +22,29 @@ typedef struct {
 #define HOST(b)   ((b)->host)
 #define DEVICE(b) ((b)->device)
 
-/* Opens the GPU, or returns false and says why there is none. */
+/* Opens the GPU and prints its name. If there is none, prints why and returns false. */
 bool both_open(void);
 extern Kernels gpu;
 
-/* All of these belong to both.c until both_forget, which frees them. */
+/* Each returns a new array, which both_forget frees. */
 Both *both_random(Random *random, size_t count, BothType type);
-Both *both_output(size_t count, BothType type); /* NaN, so that what is not written shows */
+Both *both_output(size_t count, BothType type); /* NaN: elements that no kernel writes fail the check */
 Both *both_zero(size_t count, BothType type);
 Both *both_bytes(const void *from, size_t bytes);
 void both_forget(void);
 
-/* Replaces the device's numbers by the host's; and the host's by the device's, so that what comes next starts equal. */
+/* Copies the host's numbers to the device. */
 void both_to_device(Both *b);
+
+/* Copies the device's numbers to the host, so that the next kernels start from equal inputs. */
 void both_to_host(Both *b);
 
-/* Fails unless the GPU's numbers are the host's: max|a - b| / max(max|b|, among) <= the bound of its type, or of `type`
- * where a sum in acc is made of numbers that were rounded to real. Keeps the worst of each `what`. */
+/* Fails the test unless max|a - b| / max(max|b|, among) is within the bound of b's type; a are the GPU's numbers, b the
+ * host's. both_check_as takes the bound of `type` instead, for sums in acc of numbers that were rounded to real. Both
+ * functions keep the largest error of each `what` for both_report. */
 void both_check(const char *what, Both *b, double among);
 void both_check_as(BothType type, const char *what, Both *b, double among);
-double both_largest(const Both *b); /* finite number, on the host */
+double both_largest(const Both *b); /* the largest finite |number| on the host */
 
-/* Prints the worst errors so far. */
+/* Prints the largest errors so far. */
 void both_report(void);

@@ -7,7 +7,7 @@
 
 void check_gradient(const char *name, Scalar f, void *problem, real *x, const acc *gradient, int n)
 {
-    if (sizeof(real) != sizeof(double)) return; /* single precision cannot tell */
+    if (sizeof(real) != sizeof(double)) return; /* fp32 is too coarse for differences */
     double largest = 0;
     for (int i = 0; i < n; i++) largest = fmax(largest, fabs((double)gradient[i]));
     for (int i = 0; i < n; i += 1 + n / 61) {

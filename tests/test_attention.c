@@ -1,7 +1,7 @@
 /* ranks: 1  builds: fp64 fp32 fp32-noblas fp64-debug fp32-san
  *
- * Attention: gradients, variants against each other, the fold over blocks of keys, and the edges: rows that see nothing,
- * scores whose exponentials overflow. */
+ * Attention: gradients against finite differences, variants against each other, folds over blocks of keys, queries that
+ * see no key, and scores whose exponentials overflow. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,8 +72,8 @@ static double largest_of(const real *x, size_t n)
     return largest;
 }
 
-/* The variants' gradients agree, each measured against the largest of the three: that of a query which sees one key is
- * zero in theory. */
+/* The gradients of two variants agree. Errors are measured against the largest entry of all three gradients, because
+ * one of them can be zero in theory: dq is, for a query that sees one key. */
 static void check_same_gradients(real *const a[3], real *const b[3], const size_t n[3])
 {
     double largest = 0;
@@ -107,7 +107,7 @@ static void attention_variants(void **state)
     }
 }
 
-/* One call over all keys, and one call per block of keys in any order, are the same attention. */
+/* One call for all keys gives the same result as one call per block of keys, the last block first. */
 static void attention_folds(void **state)
 {
     (void)state;
@@ -124,7 +124,7 @@ static void attention_folds(void **state)
         kernels.attention_backward(dq1, NULL, dk, dv, NULL, NULL, p.dot, p.dout, p.out, p.lse, p.q, p.k, p.v, p.shape);
 
         for (int pass = 0; pass < 2; pass++)
-            for (int b = blocks - 1; b >= 0; b--) { /* last block first */
+            for (int b = blocks - 1; b >= 0; b--) { /* the last block comes first */
                 int j0 = n * b / blocks, j1 = n * (b + 1) / blocks;
                 AttentionShape s = p.shape;
                 s.keys = j1 - j0;
@@ -147,14 +147,14 @@ static void attention_folds(void **state)
     }
 }
 
-/* A row that may see no key: lse -inf, out 0, gradient exactly 0, and nothing of it reaches keys and values. */
+/* A query that sees no key has lse = -inf, out = 0 and a gradient of exactly 0. It adds nothing to dk and dv. */
 static void attention_blind_row(void **state)
 {
     (void)state;
     Random r = {.seed = 8};
     Attention p = attention_new(&r, 0);
     int n = p.shape.queries, H = p.shape.heads, D = p.shape.head_dim;
-    for (int i = 0; i < n; i++) p.rows.lo[i] = p.rows.hi[i] = i; /* all blind */
+    for (int i = 0; i < n; i++) p.rows.lo[i] = p.rows.hi[i] = i; /* no query sees a key */
     real *dq = random_array(&r, p.nq), *dk = random_array(&r, p.nkv), *dv = random_array(&r, p.nkv);
     kernels.attention_forward(p.out, NULL, p.lse, p.q, p.k, p.v, p.shape);
     kernels.attention_backward(dq, NULL, dk, dv, NULL, NULL, p.dot, p.dout, p.out, p.lse, p.q, p.k, p.v, p.shape);
@@ -165,7 +165,7 @@ static void attention_blind_row(void **state)
     attention_free(&p);
 }
 
-/* Several tiles of keys, with scores that grow from one to the next: the running result is rescaled. */
+/* Several tiles of keys. The scores grow from tile to tile, so the kernel must rescale its running result. */
 static void attention_many_tiles(void **state)
 {
     (void)state;
@@ -188,7 +188,7 @@ static void attention_many_tiles(void **state)
     }
 }
 
-/* Scores near 1000 and near -1000: their exponentials leave the range of a double, the merge must not. */
+/* Scores near 1000 and -1000: their exponentials are outside the range of a double, but the merged result is finite. */
 static void attention_large_scores(void **state)
 {
     (void)state;
@@ -196,7 +196,7 @@ static void attention_large_scores(void **state)
     acc fold[2], lse[1];
     int lo = 0, hi = 2, id[2] = {0, 1};
     AttentionShape s = {1, 1, 2, 1, 1, &lo, &hi, id, 2, 2, ATTENTION_FIRST};
-    for (int first = 0; first < 2; first++) { /* either key first */
+    for (int first = 0; first < 2; first++) { /* each of the two keys comes first once */
         s.key_id = id + first;
         s.flags = ATTENTION_FIRST;
         kernels.attention_forward(out, fold, lse, q, k + 2 * first, v + 2 * first, s);

@@ -1,7 +1,7 @@
 /* ranks: 2  builds: fp64
  *
- * The auto-tuner with kernels whose speed is known: it takes the faster one on every rank, remembers it, and leaves alone what
- * --kernel named. */
+ * The auto-tuner, with kernels of known speed. Every rank uses the faster kernel, the file keeps the choice, and the
+ * tuner does not change an entry that --kernel names. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static const Variant variants[] = {{"linear=fast", use_fast}, {"alone=only", use
 
 static char path[64];
 
-/* A backend whose default is the slow kernel. */
+/* A backend with a fast and a slow kernel for linear. The slow one is the default. */
 static Kernels two_speeds(void)
 {
     Kernels k = plain;
@@ -80,13 +80,13 @@ static void remembers(void **state)
     assert_together(fast && !complaint, "the cache was not believed");
     assert_together(slow_calls == 0 && fast_calls == 0, "measured again");
 
-    Kernels k = two_speeds(); /* other shapes are measured */
+    Kernels k = two_speeds(); /* the tuner measures other shapes */
     complaint = autotune(&k, &preset_find("nano")->model, 48, 48, 1, "", path);
     assert_together(k.linear_forward == fast_forward && !complaint, "other rows");
     assert_together((slow_calls > 0) == (comm_world_rank() == 0), "other rows were not measured");
 }
 
-/* A cache that names a kernel which is not there is no cache; one that names the slow kernel is obeyed. */
+/* The tuner ignores a choice in the file that names an unknown kernel. It uses the slow kernel if the file names it. */
 static void reads_the_cache(void **state)
 {
     (void)state;
@@ -96,7 +96,7 @@ static void reads_the_cache(void **state)
             char line[500];
             FILE *f = fopen(path, "r");
             CHECK(f && fgets(line, sizeof line, f) &&
-                  fgets(line, sizeof line, f)); /* the header, and the first choice */
+                  fgets(line, sizeof line, f)); /* skip the header, keep the first choice */
             fclose(f);
             char *value = strstr(line, " = ");
             CHECK(value);
@@ -119,7 +119,7 @@ static void leaves_alone_what_is_chosen(void **state)
     (void)state;
     const char *complaint;
     char other[80];
-    snprintf(other, sizeof other, "%s-other", path); /* in which nothing is chosen yet */
+    snprintf(other, sizeof other, "%s-other", path); /* a new file */
     bool fast = takes_fast("attention=naive,linear=slow", other, &complaint);
     assert_together(!fast && !complaint && slow_calls + fast_calls == 0, "--kernel was overruled");
     if (comm_world_rank() == 0) unlink(other);
@@ -131,19 +131,19 @@ static void says_what_cannot_be_written(void **state)
     const char *complaint;
     takes_fast("", "/none/such/file", &complaint);
     assert_together((complaint != NULL) == (comm_world_rank() == 0), "no complaint");
-    char somebodys[80];
-    snprintf(somebodys, sizeof somebodys, "%s-letter", path);
+    char foreign[80];
+    snprintf(foreign, sizeof foreign, "%s-letter", path);
     if (comm_world_rank() == 0) {
-        FILE *f = fopen(somebodys, "w");
+        FILE *f = fopen(foreign, "w");
         CHECK(f && fputs("Dear all,\n", f) >= 0 && fclose(f) == 0);
     }
     comm_barrier(comm_control());
-    takes_fast("", somebodys, &complaint);
-    assert_together((complaint != NULL) == (comm_world_rank() == 0), "no complaint about somebody's file");
-    if (comm_world_rank() == 0) unlink(somebodys);
+    takes_fast("", foreign, &complaint);
+    assert_together((complaint != NULL) == (comm_world_rank() == 0), "no complaint about another file");
+    if (comm_world_rank() == 0) unlink(foreign);
 }
 
-/* What was interrupted while it wrote, or deleted while a run measured, is still a file of --autotune. */
+/* The tuner repairs its file if a run was interrupted while it wrote, and makes it again if it was deleted. */
 static void repairs_the_file(void **state)
 {
     (void)state;
@@ -164,7 +164,7 @@ static void repairs_the_file(void **state)
     }
 }
 
-/* The real backend: whatever it takes is one of its own, and computes. */
+/* With the real CPU backend the tuner leaves kernels in the table. */
 static void of_this_machine(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* ranks: 1  builds: fp64 fp32 bf16
  *
- * Each CUDA kernel against the CPU's in fp64, on random shapes, odd sizes included, from equal inputs. Skipped, saying so,
- * where there is no GPU. QUICK=1 runs few rounds, for compute-sanitizer. */
+ * Each CUDA kernel against the CPU's kernel in fp64, from equal inputs, on random shapes, odd sizes included. Without a
+ * GPU the tests are skipped and say so. QUICK=1 runs few rounds, for compute-sanitizer. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static void linear(void **state)
     int count = rounds(40);
     Random r = {.seed = 61};
     for (int round = 0; round < count; round++) {
-        int scale = round % 4 ? 1 : 8; /* every fourth: rows that tensor cores can take whole */
+        int scale = round % 4 ? 1 : 8; /* every fourth round: sizes that suit tensor cores */
         int n = scale * random_int(&r, 1, 150), in = scale * random_int(&r, 1, 90),
             out = scale * random_int(&r, 1, 140);
         Both *x = both_random(&r, (size_t)n * in, IN_REAL), *w = both_random(&r, (size_t)out * in, IN_REAL);
@@ -42,7 +42,7 @@ static void linear(void **state)
     }
 }
 
-/* Every plan that the auto-tuner may choose gives the product, too. */
+/* Every plan that the auto-tuner may choose computes the same product. */
 static void linear_plans(void **state)
 {
     (void)state;
@@ -65,7 +65,7 @@ static void linear_plans(void **state)
             for (int p = 0; p < plans; p++) {
                 gpu.linear_choose_plan(product, n, in, out, p);
                 gpu.fill(DEVICE(result[product]), product == PRODUCT_BACKWARD_WEIGHT ? 0 : 0xff,
-                         bytes[product]); /* NaN */
+                         bytes[product]); /* 0xff: NaN */
                 if (product == PRODUCT_FORWARD) gpu.linear_forward(DEVICE(y), DEVICE(x), DEVICE(w), n, in, out);
                 if (product == PRODUCT_BACKWARD_INPUT)
                     gpu.linear_backward_input(DEVICE(dx), DEVICE(dy), DEVICE(w), n, in, out);
@@ -90,7 +90,7 @@ static void embedding(void **state)
         int *tokens = malloc((size_t)n * sizeof *tokens);
         for (int i = 0; i < n; i++) tokens[i] = random_int(&r, 0, vocab - 1);
         Both *token = both_bytes(tokens, (size_t)n * sizeof *tokens);
-        int first = round % 3 ? 0 : random_int(&r, 0, vocab - 1), mine = vocab - first; /* a rank's part */
+        int first = round % 3 ? 0 : random_int(&r, 0, vocab - 1), mine = vocab - first; /* a rank's part of the table */
         if (round % 3 == 1) mine = random_int(&r, 0, mine);
         Both *w = both_random(&r, (size_t)vocab * width, IN_REAL), *y = both_output((size_t)n * width, IN_REAL);
         Both *dy = both_random(&r, (size_t)n * width, IN_REAL), *dw = both_random(&r, (size_t)vocab * width, IN_ACC);
@@ -201,7 +201,7 @@ static void cross_entropy(void **state)
     }
 }
 
-/* The two ranks of a split vocabulary, with padding, by hand. */
+/* Plays both ranks of a split vocabulary, with padding. */
 static void split_cross_entropy(void **state)
 {
     (void)state;
@@ -221,7 +221,7 @@ static void split_cross_entropy(void **state)
             cpu.logits_top(HOST(top), HOST(logits), n, part[side], stride);
             gpu.logits_top(DEVICE(top), DEVICE(logits), n, part[side], stride);
             both_check("split top", top, 1);
-            for (int i = 0; i < n; i++) ((double *)HOST(top))[i] += side; /* as if the other rank had the largest */
+            for (int i = 0; i < n; i++) ((double *)HOST(top))[i] += side; /* as if the other rank had the maximum */
             both_to_device(top);
             cpu.logits_sum(HOST(total), HOST(target), HOST(logits), HOST(top), HOST(label), side * stride, n,
                            part[side], stride);
@@ -252,7 +252,7 @@ static void flat(void **state)
         double *drawn = malloc(n * sizeof *drawn);
         memcpy(drawn, HOST(master), n * sizeof *drawn);
         both_to_host(master);
-        assert_memory_equal(drawn, HOST(master), n * sizeof *drawn); /* a draw has the same bits everywhere */
+        assert_memory_equal(drawn, HOST(master), n * sizeof *drawn); /* CPU and GPU draw the same bits */
         free(drawn);
         cpu.cast(HOST(w), HOST(master), n);
         gpu.cast(DEVICE(w), DEVICE(master), n);
@@ -274,7 +274,7 @@ static void flat(void **state)
         both_to_device(v);
         StepScalars scalars = {
             .lr = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .correction1 = 0.1, .correction2 = 0.05, .clip = 1};
-        double sums[4] = {1, 2, 1, 2}; /* theirs, ours */
+        double sums[4] = {1, 2, 1, 2}; /* the CPU's two sums, then the GPU's */
         Both *total = both_bytes(sums, sizeof sums);
         cpu.sum(&sums[0], HOST(g), n);
         cpu.sum_squares(&sums[1], HOST(g), n);
@@ -285,7 +285,7 @@ static void flat(void **state)
 
         scalars.squares = sums[1];
         Both *step = both_bytes(&scalars, sizeof scalars);
-        bool same = sizeof(real) == sizeof(acc); /* then the weights are the master weights */
+        bool same = sizeof(real) == sizeof(acc); /* then the weights are their own master copy */
         cpu.adamw(HOST(w), HOST(master), HOST(m), HOST(v), HOST(g), n, 0.1, HOST(step));
         gpu.adamw(same ? DEVICE(master) : DEVICE(w), DEVICE(master), DEVICE(m), DEVICE(v), DEVICE(g), n, 0.1,
                   DEVICE(step));

@@ -1,8 +1,8 @@
 /* ranks: 1  builds: fp64 fp32 bf16
  *
- * Attention on the GPU, every variant that this build has, against the CPU's in fp64: random masks, packed documents,
- * windows, rows that see nothing, grouped heads, keys in one block or folded in several. Skipped, saying so, where there is
- * no GPU. QUICK=1 runs few rounds, for compute-sanitizer. */
+ * Every variant of attention on the GPU against the CPU's attention in fp64: random masks, packed documents, windows,
+ * queries that see no key, grouped heads, keys in one block or folded in several. Without a GPU the tests are skipped
+ * and say so. QUICK=1 runs few rounds, for compute-sanitizer. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 static Kernels cpu; /* in fp64 */
 static bool there_is_a_gpu;
-static bool flash; /* the variant under test */
+static bool flash; /* is flash attention under test? */
 
 static void use(const char *variant)
 {
@@ -25,13 +25,13 @@ static void use(const char *variant)
     assert_null(kernels_choose(&gpu, variant));
 }
 
-/* Head sizes are those that the variant has kernels for. */
+/* A head size that the variant under test has a kernel for. */
 static int random_head_dim(Random *r)
 {
     return flash ? 16 << random_int(r, 0, 3) : 2 * random_int(r, 1, 70);
 }
 
-/* One random case: q, k, v and their gradients, as the model has them (side by side in one row) or each on its own. */
+/* One random case: the inputs, the outputs and the gradients of attention. */
 typedef struct {
     Rows rows;
     int H, K, D;
@@ -44,7 +44,7 @@ static Case random_case(Random *r, int round, int longest)
     Case c = {.rows = random_rows(r, random_int(r, 1, 3), random_int(r, 1, longest), 10, (unsigned)round % 4)};
     int n = c.rows.count;
     c.K = random_int(r, 1, 2), c.H = c.K * random_int(r, 1, 3), c.D = random_head_dim(r);
-    if (round % 6 == 5) /* rows that see nothing */
+    if (round % 6 == 5) /* some queries see no key */
         for (int i = 0; i < n; i += random_int(r, 1, 40)) c.rows.lo[i] = c.rows.hi[i];
     size_t ints = (size_t)n * sizeof(int);
     Both *lo = both_bytes(c.rows.lo, ints), *hi = both_bytes(c.rows.hi, ints), *id = both_bytes(c.rows.id, ints);
@@ -78,7 +78,8 @@ static void end_case(Case *c)
     both_forget();
 }
 
-/* A gradient of attention is a difference of large terms: its error is measured against the largest of the three. */
+/* A gradient of attention is a difference of large terms. So its error is measured against the largest entry of all
+ * three gradients. */
 static double scale_of(const Case *c)
 {
     return fmax(both_largest(c->dq), fmax(both_largest(c->dk), both_largest(c->dv)));
@@ -109,7 +110,7 @@ static void in_one_call(const char *variant)
     }
 }
 
-/* Keys in up to four blocks, some of them empty of what any query sees; dk and dv add to what is there. */
+/* Keys in up to four blocks. In some blocks no query sees a key. dk and dv add to the numbers that they hold before. */
 static void folded(const char *variant)
 {
     use(variant);

@@ -1,7 +1,7 @@
 /* ranks: 1  builds: fp64 fp32 bf16
  *
- * The whole model on the GPU: its gradients and weights against the CPU's, the same bits twice, flash attention against
- * the naive one, and a step captured in a CUDA graph. Skipped, saying so, where there is no GPU. */
+ * The whole model on the GPU: its gradients and weights against the CPU's, equal bits in two runs, flash attention
+ * against naive attention, and a step captured in a CUDA graph. Without a GPU the tests are skipped and say so. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,12 +13,12 @@
 #include "model/model.h"
 #include "model/optimizer.h"
 
-static Kernels cpu; /* of this build; bf16 has none */
+static Kernels cpu; /* in this build's precision; bf16 builds have none */
 static bool there_is_a_gpu;
 
 typedef struct {
     size_t count;
-    acc *grads, *weights; /* after the first step's backward pass; after the last step */
+    acc *grads, *weights; /* gradients of the first step; weights after the last step */
 } Trained;
 
 static void trained_free(Trained *t)
@@ -124,10 +124,10 @@ static void flash_is_naive(void **state)
         rows_free_host(&rows);
     }
     printf("flash attention against naive: gradients of the model off by %.1e\n", worst);
-    assert_true(worst <= 0.07); /* 3.4e-2 on an H200: both round to bf16, in other places */
+    assert_true(worst <= 0.07); /* 3.4e-2 on an H200: the two round to bf16 at different places */
 }
 
-/* --- a step has the same kernels with the same pointers every time, so that CUDA can replay it --- */
+/* --- every step launches the same kernels with the same pointers, so CUDA can replay a captured step --- */
 
 #ifdef HAVE_CUDA
 #include <cuda_runtime.h>

@@ -1,7 +1,7 @@
 /* ranks: 1  builds: fp64 fp32 fp32-noblas fp64-debug fp32-san
  *
- * Each kernel's backward against finite differences of its forward (fp64), variants against each other. Attention and the
- * loss have files of their own. */
+ * Each kernel's backward pass against finite differences of its forward pass (fp64), and variants against each other.
+ * For attention see test_attention.c, for the loss test_loss.c. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -158,7 +158,7 @@ static void rope_gradients(void **state)
         p.position = malloc(p.n * sizeof *p.position);
         for (int i = 0; i < p.n; i++) p.position[i] = random_int(&r, 0, p.n - 1);
 
-        for (int i = 0; i < p.n; i++) /* a rotation: cosine and sine of some angle */
+        for (int i = 0; i < p.n; i++) /* a rotation: the cosine and sine of a random angle */
             for (int d = 0; d < p.head_dim / 2; d++) {
                 double angle = random_real(&r);
                 p.rope[i * p.head_dim + d] = (acc)cos(angle);
@@ -205,7 +205,7 @@ static void swiglu_gradients(void **state)
         real *d = random_array(&r, 2 * n);
         kernels.swiglu_backward(d, p.dy, p.gate_up, p.n, p.ff);
         check_gradient("dgate_up", swiglu_scalar, &p, p.gate_up, d, (int)(2 * n));
-        for (size_t i = 0; i < n; i++) p.gate_up[i % p.ff] = i % 2 ? -1000 : 1000; /* saturated, not NaN */
+        for (size_t i = 0; i < n; i++) p.gate_up[i % p.ff] = i % 2 ? -1000 : 1000; /* saturated, but not NaN */
         swiglu_scalar(&p);
         kernels.swiglu_backward(d, p.dy, p.gate_up, p.n, p.ff);
         for (size_t i = 0; i < 2 * n; i++) assert_true(isfinite(d[i]));
@@ -213,7 +213,7 @@ static void swiglu_gradients(void **state)
     }
 }
 
-/* --- embedding, flat buffers --- */
+/* --- embedding and flat buffers --- */
 
 static void embedding_sums(void **state)
 {
@@ -223,7 +223,7 @@ static void embedding_sums(void **state)
     real *w = random_array(&r, (size_t)V * C), *y = random_array(&r, (size_t)n * C),
          *dy = random_array(&r, (size_t)n * C);
     acc *dw = zeros((size_t)V * C), *want = zeros((size_t)V * C);
-    for (int i = 0; i < n; i++) token[i] = random_int(&r, 0, V - 2); /* the last row is never used */
+    for (int i = 0; i < n; i++) token[i] = random_int(&r, 0, V - 2); /* no token uses the last row */
     kernels.embedding_forward(y, w, token, 0, V, n, C);
     kernels.embedding_backward(dw, dy, token, 0, V, n, C);
     for (int i = 0; i < n; i++)
@@ -234,7 +234,7 @@ static void embedding_sums(void **state)
     assert_true(error_of(dw, want, (size_t)V * C) <= ROUNDING);
     for (int c = 0; c < C; c++) assert_true(dw[(V - 1) * C + c] == 0);
 
-    /* a part of the table: words 2 and 3 */
+    /* a part of the table: the rows of tokens 2 and 3 */
     acc *part = zeros(2 * (size_t)C);
     kernels.embedding_forward(y, w + 2 * C, token, 2, 2, n, C);
     kernels.embedding_backward(part, dy, token, 2, 2, n, C);
@@ -254,7 +254,7 @@ static void flat_operations(void **state)
         real *x = random_array(&r, n);
         double want = 0;
         for (size_t i = 0; i < n; i++) want += (double)x[i] * (double)x[i];
-        double squares = 1, sum = 1, plain = 0; /* they add */
+        double squares = 1, sum = 1, plain = 0; /* not 0, because the kernels add to total */
         for (size_t i = 0; i < n; i++) plain += (double)x[i];
         kernels.sum_squares(&squares, x, n);
         kernels.sum(&sum, x, n);
@@ -264,7 +264,7 @@ static void flat_operations(void **state)
         for (size_t i = 0; i < n; i++) assert_true(x[i] == 0);
         free(x);
     }
-    /* with any number of threads the same bits */
+    /* any number of threads gives the same bits */
     real *x = random_array(&r, 10000);
     double one = 0, three = 0;
     kernels.sum_squares(&one, x, 10000);

@@ -1,7 +1,7 @@
 /* ranks: 1  builds: fp64 fp32 fp32-noblas fp64-debug fp32-san
  *
- * Cross-entropy, whole and split over ranks by words: against finite differences (fp64), labels that do not count, saturation,
- * padding. */
+ * Cross-entropy, of whole logits and of logits that are split over ranks by column: against finite differences (fp64),
+ * with labels that do not count, with saturation and with padding. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,23 +45,24 @@ static void cross_entropy_gradients(void **state)
         for (int i = 0; i < p.n; i++) {
             double sum = 0;
             for (int v = 0; v < p.vocab; v++) sum += (double)gradient[(size_t)i * p.vocab + v];
-            assert_true(fabs(sum) < 1e-6); /* probabilities minus a onehot */
+            assert_true(fabs(sum) < 1e-6); /* probabilities minus a one-hot vector */
             if (p.label[i] >= 0) continue;
             assert_true(p.loss[i] == 0);
             for (int v = 0; v < p.vocab; v++) assert_true(gradient[(size_t)i * p.vocab + v] == 0);
         }
         check_gradient("dlogits", entropy_scalar, &p, p.logits, gradient, (int)n);
         double before = entropy_scalar(&p);
-        for (size_t i = 0; i < n; i++) p.logits[i] += 1000; /* exp(1000) is no number, the loss is the same */
+        for (size_t i = 0; i < n; i++) p.logits[i] += 1000; /* exp(1000) overflows; the loss stays the same */
         assert_true(fabs(entropy_scalar(&p) - before) <= 1e-4 * (1 + before));
         p.logits[0] = (real)NAN;
         p.label[0] = 0;
-        assert_true(isnan(entropy_scalar(&p))); /* a NaN is not hidden */
+        assert_true(isnan(entropy_scalar(&p))); /* the loss shows a NaN */
         free(p.logits), free(p.work), free(p.loss), free(p.label), free(gradient);
     }
 }
 
-/* Cut by column over ranks, the last padded, it gives what the whole gives. */
+/* The loss of logits that are split over ranks by column, with padding on the last rank, equals that of the whole
+ * logits. */
 static void split_cross_entropy(void **state)
 {
     (void)state;
@@ -76,7 +77,7 @@ static void split_cross_entropy(void **state)
         int label[9];
         for (int i = 0; i < n; i++) label[i] = i % 4 == 3 ? -1 : random_int(&r, 0, V - 1);
         if (round % 5 == 0) whole[0] += 1000;
-        for (int v = 0; v < V && round % 5 == 1; v++) whole[v] -= 1000; /* all of a row far below 0 */
+        for (int v = 0; v < V && round % 5 == 1; v++) whole[v] -= 1000; /* row 0 is far below 0 */
         real padding = round % 2 ? (real)NAN : (real)1e30;
         for (int k = 0; k < ranks; k++)
             for (int i = 0; i < n; i++)

@@ -1,6 +1,6 @@
 /* ranks: 1  builds: fp64 fp32 fp32-san
  *
- * The optimizer's schedule, its constants, what it decays, and how it clips. */
+ * The optimizer: its learning-rate schedule, its constants, which weights decay, and clipping. */
 #include <math.h>
 
 #include "settings/config.h"
@@ -14,7 +14,7 @@ static void learning_rate(void **state)
     (void)state;
     OptimizerConfig c = {.lr = 1, .warmup = 4, .steps = 104};
     assert_true(optimizer_lr(&c, 0) == 0.25 && optimizer_lr(&c, 3) == 1 && optimizer_lr(&c, 4) == 1);
-    assert_true(fabs(optimizer_lr(&c, 54) - 0.55) < 1e-12); /* half-way down to a tenth */
+    assert_true(fabs(optimizer_lr(&c, 54) - 0.55) < 1e-12); /* half-way between 1 and 0.1 */
     assert_true(optimizer_lr(&c, 103) > 0.1 && optimizer_lr(&c, 103) < 0.101);
     c.warmup = 0;
     assert_true(optimizer_lr(&c, 0) == 1);
@@ -41,7 +41,7 @@ static Params params_of_ones(void)
     return p;
 }
 
-/* No gradient: norms stay, matrices shrink by 1 - lr wd. */
+/* With gradients of 0 the weights of norms do not change, and matrices are multiplied by 1 - lr weight_decay. */
 static void decay_goes_by_shape(void **state)
 {
     (void)state;
@@ -69,7 +69,7 @@ static void decay_goes_by_shape(void **state)
     }
 }
 
-/* Clipping is by the norm of everything, and off at 0; SGD's step is lr times the clipped gradient. */
+/* Clipping uses the norm of the whole gradient; 0 means no clipping. SGD's step is lr times the clipped gradient. */
 static void clipping(void **state)
 {
     (void)state;
@@ -78,7 +78,7 @@ static void clipping(void **state)
     for (size_t i = 0; i < p.count; i++) p.grads[i] = 2;
     double norm = 2 * sqrt((double)p.count);
     const double clips[] = {0, 1, 1e9, 1e-6};
-    const double want[] = {2, 2 / norm, 2, 2 * 1e-6 / (norm + 1e-6)}; /* the gradient that is applied */
+    const double want[] = {2, 2 / norm, 2, 2 * 1e-6 / (norm + 1e-6)}; /* each entry of the clipped gradient */
     for (int k = 0; k < 4; k++) {
         p.weights[0] = 1;
         OptimizerConfig c = {.kind = OPTIMIZER_SGD, .lr = 0.1, .steps = 1, .clip = clips[k]};
@@ -87,20 +87,20 @@ static void clipping(void **state)
         assert_true(fabs(optimizer_read_norm(&o) - norm) < 1e-9 * norm);
         optimizer_step(&o, &p);
         assert_true(fabs((double)p.weights[0] - (1 - 0.1 * want[k])) < 1e-6);
-        if (k == 3 && sizeof(acc) == 8) { /* the epsilon, where it matters */
+        if (k == 3 && sizeof(acc) == 8) { /* a norm so small that the epsilon of 1e-6 matters */
             for (size_t i = 0; i < p.count; i++) p.grads[i] = 0;
             p.grads[0] = 1e-6;
             p.weights[0] = 0;
             optimizer_measure(&o, &p, 0);
             optimizer_step(&o, &p);
-            assert_true(fabs((double)p.weights[0] + 0.1 * 0.5e-6) < 1e-12); /* clip / (norm + 1e-6) is a half */
+            assert_true(fabs((double)p.weights[0] + 0.1 * 0.5e-6) < 1e-12); /* clip / (norm + 1e-6) = 1/2 */
         }
         optimizer_free(&o);
     }
     params_free(&p);
 }
 
-/* The step takes the schedule's rate, and the norm is read before. */
+/* Each step uses the schedule's learning rate. */
 static void schedule_is_applied(void **state)
 {
     (void)state;

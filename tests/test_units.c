@@ -1,6 +1,6 @@
 /* ranks: 1  builds: fp64 fp32 fp32-san
  *
- * Random numbers, verify's metric, flags: what needs neither a model nor other ranks. */
+ * Random numbers, verify's metric, options and presets: units that need one rank and no training. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@
 
 /* --- random numbers --- */
 
-/* The known answers that come with the Philox paper's library, Random123. */
+/* The known answers from Random123, the library of the Philox paper. */
 static void philox_known_answers(void **state)
 {
     (void)state;
@@ -54,12 +54,12 @@ static void draws_have_the_right_moments(void **state)
         bucket[rng_below(3, 6, (uint64_t)i, 7)]++;
     }
     assert_true(fabs(mean) < 0.01 && fabs(square - 1) < 0.02);
-    assert_true(fabs(fourth - 2.85) < 0.1); /* of eight uniforms: 3 - 6 / (5 * 8) */
+    assert_true(fabs(fourth - 2.85) < 0.1); /* the fourth moment of a sum of eight uniforms: 3 - 6 / (5 * 8) */
     assert_true(fabs(uniform - 0.5) < 0.005);
     for (int b = 0; b < 7; b++) assert_true(abs(bucket[b] - N / 7) < N / 100);
 }
 
-/* The first weights depend on seed, name and index alone, and are the same number in fp32 and fp64. */
+/* The initial weights depend only on seed, name and index. They are equal in fp32 and fp64. */
 static void first_weights(void **state)
 {
     (void)state;
@@ -82,7 +82,7 @@ static void first_weights(void **state)
 static void draws_below(void **state)
 {
     (void)state;
-    Philox p = philox(9, 3, 4); /* all 64 bits count: n bits / 2^64 */
+    Philox p = philox(9, 3, 4); /* rng_below uses all 64 bits: n bits / 2^64 */
     uint64_t bits = (uint64_t)p.word[1] << 32 | p.word[0];
     assert_true(rng_below(9, 4, 3, 1ull << 63) == bits / 2);
     assert_true(rng_below(9, 4, 3, 1) == 0);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what the suite needs from the system's own packages; nothing else is downloaded.
+# Installs the packages that the suite needs from the system's package manager. Downloads nothing else.
 set -eu
 packages="gcc libc6-dev make libopenmpi-dev openmpi-bin libopenblas-openmp-dev libcjson-dev libcmocka-dev"
 

@@ -1,13 +1,14 @@
 #!/bin/sh
-# Compiles and links five-line programs to see what this machine has, says so, and writes make variables to $1.
-# Reads CC, MPICC, CUDA_HOME, NCCL_HOME, and BLAS and CUDA (auto, 1: must be there, 0: do not use).
+# Compiles and links five-line programs to find the libraries of this machine. Prints what it finds, and writes make
+# variables to the file $1. Reads CC, MPICC, CUDA_HOME, NCCL_HOME, and BLAS and CUDA (auto: use if found; 1: required;
+# 0: do not use).
 set -u
 out=$1
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$(dirname "$out")"
 
-# try COMPILER SOURCE FLAGS...: does it link?
+# try COMPILER SOURCE FLAGS...: does the program compile and link?
 try() {
     compiler=$1
     printf '%s\n' "$2" > "$work/probe.c"
@@ -49,7 +50,7 @@ if [ "$BLAS" = 0 ]; then
 elif try "$CC" "$blas" -lopenblas; then
     printf 'HAVE_BLAS := 1\nBLAS_LIBS := -lopenblas\n' >> "$work/vars"
     advice=
-    if [ "$(env -u OPENBLAS_CORETYPE "$work/probe")" = Prescott ]; then # what it takes for a processor that it does not know
+    if [ "$(env -u OPENBLAS_CORETYPE "$work/probe")" = Prescott ]; then # its kernels for an unknown processor
         grep -qw avx2 /proc/cpuinfo 2> /dev/null && advice=Haswell
         grep -qw avx512f /proc/cpuinfo 2> /dev/null && advice=SkylakeX
     fi
@@ -65,7 +66,7 @@ else
     echo "found: no OpenBLAS (Debian: libopenblas-openmp-dev): matrix products are three plain loops, far slower"
 fi
 
-# CUDA: nvcc, cuBLASLt and NCCL, all three; a GPU need not be there.
+# CUDA needs nvcc, cuBLASLt and NCCL, but no GPU.
 no_cuda() {
     if [ "$CUDA" = 1 ]; then missing "CUDA: $1" "$2"; fi
     echo "found: no CUDA ($1); the suite is built for the CPU"

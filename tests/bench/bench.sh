@@ -1,13 +1,14 @@
 #!/bin/bash
-# make bench: tokens/s and bytes held of the demo preset on 1, 2 and 4 ranks, and a step's FLOP rate beside that of
-# cblas_sgemm at the layers' own shapes. Ratios within one run; medians over the steps after the first five.
+# make bench on the CPU: prints the FLOP rate of a step beside that of cblas_sgemm at the shapes of the layers, then
+# tokens/s and bytes held by a rank for the demo preset on 1, 2 and 4 ranks. Both sides of a ratio are measured in the
+# same run of this script. Numbers of a step are medians over all steps but the first five.
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/lib.sh
 build=build/${BUILD:-fp32}
 log=$work/log
 
-# field NAME: the median of a number over the log's steps
+# median NAME: the median of this number over the log's steps
 median() {
     grep '"step"' "$log" | tail -n +6 | sed "s/.*\"$1\":\([0-9.e+-]*\).*/\1/" | sort -g | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'
 }

@@ -1,12 +1,13 @@
-/* device_rate MODEL:SEQUENCES...: how fast this GPU multiplies matrices of the shapes that a step's layers use, and how
- * fast it reads and writes its memory.
+/* device_rate MODEL:SEQUENCES...: measures how fast this GPU multiplies matrices of the shapes in a training step, and
+ * how fast it reads and writes its memory.
  *
- * Prints one line per argument: "gemm MODEL:SEQUENCES SECONDS TFLOPS", the time of the three products (forward, input
- * gradient, weight gradient) of every linear layer in a step of that many of the preset's sequences, and the rate over
- * them. Each product runs alone, again and again, so a small one may find in the cache what a step fetches from memory:
- * SECONDS is a floor for the step. Then "read X GB/s" and "write X GB/s", over 1 GiB. SHAPES=1 shows each product.
+ * It prints one line per argument: "gemm MODEL:SEQUENCES SECONDS TFLOPS". SECONDS is the time of the three products
+ * (forward, input gradient, weight gradient) of every linear layer, in a step of SEQUENCES sequences of the preset.
+ * TFLOPS is their rate. Each product runs alone and is repeated, so a small product may find its operands in the cache,
+ * which a step reads from memory. So SECONDS is a lower bound for the step. Then it prints "read X GB/s" and "write X
+ * GB/s", measured on 1 GiB. SHAPES=1 prints each product.
  *
- * What is multiplied is random: a GPU that multiplies zeros draws less power, and keeps a higher clock. */
+ * The operands are random. A GPU that multiplies zeros draws less power and keeps a higher clock. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +18,10 @@
 #include "model/model_config.h"
 
 static const size_t STAGE = ((size_t)1 << 30) / sizeof(acc);
-static const double LONG_ENOUGH = 0.1; /* seconds */
+static const double LONG_ENOUGH = 0.1; /* seconds of a measurement */
 
 static Kernels kernels;
-static acc *stage;    /* [STAGE]  random numbers on their way to `real`; what is read and written at the end */
+static acc *stage;    /* [STAGE]  random numbers before the cast; later the memory that is read and written */
 static double *total; /* [1] */
 
 typedef struct {
@@ -29,7 +30,7 @@ typedef struct {
     real *w;      /* [out, in] */
     real *dy;     /* [n, out] */
     acc *dw;      /* [out, in] */
-    real *result; /* [n, max(in, out)]  y, then dx */
+    real *result; /* [n, max(in, out)]  y or dx */
 } Linear;
 
 static double now(void)
@@ -83,7 +84,7 @@ static void linear_free(Linear *l)
     for (int i = 0; i < 5; i++) kernels.free(all[i]);
 }
 
-/* --- what is timed --- */
+/* --- the calls that are timed --- */
 
 static void forward(const Linear *l)
 {
@@ -112,10 +113,11 @@ static void write_stage(const Linear *unused)
     kernels.fill(stage, 0x3c, STAGE * sizeof *stage);
 }
 
-/* Seconds of one call. Twice as many in each round, until starting them and waiting once for the last is no part of it. */
+/* Returns the seconds of one call. Doubles the number of calls until they take LONG_ENOUGH together. Then launching the
+ * first call and waiting for the last one hardly count. */
 static double seconds(void (*work)(const Linear *), const Linear *l)
 {
-    work(l); /* the first call may load and choose kernels */
+    work(l); /* not timed: the first call may load and choose kernels */
     for (int calls = 4;; calls *= 2) {
         wait_for_gpu();
         double start = now();
@@ -141,9 +143,8 @@ static double three_products(int n, int in, int out)
     return sum;
 }
 
-/* --- */
-
-/* "124m:64", and the rows of a step. Ends the program if it is no preset and number of sequences. */
+/* Parses an argument such as "124m:64": returns the preset and sets the rows of a step. Ends the program with status 2
+ * if the text is not a preset and a number of sequences. */
 static const Preset *parse(const char *text, int *rows)
 {
     char name[32], after;
@@ -158,7 +159,7 @@ static const Preset *parse(const char *text, int *rows)
     return p;
 }
 
-/* Enough for any of the arguments. */
+/* Allocates scratch memory for the largest of the arguments and hands it to the kernels. */
 static void hand_over_workspace(int count, char **arguments)
 {
     size_t most = 0;

@@ -1,8 +1,8 @@
-/* gemm_rate MODEL...: how fast this machine's BLAS multiplies matrices of the shapes that a preset's layers use.
+/* gemm_rate MODEL...: measures how fast this machine's BLAS multiplies matrices of the shapes of a preset's layers.
  *
- * Prints one line per preset: "rate MODEL GFLOP/s", the rate over the three products (forward, input gradient, weight
- * gradient) of every linear layer in a step, each shape timed alone, best of several calls, weighted by how often the step
- * calls it. BLAS itself uses all cores here, in one call. This is the ceiling for a step made of nothing else. */
+ * It prints one line per preset: "rate MODEL GFLOP/s", the rate of the three products (forward, input gradient, weight
+ * gradient) of every linear layer in a step. Each shape is timed alone; the best of several calls counts, as often as a
+ * step makes this call. BLAS runs each call on all cores. The rate is an upper bound for the rate of a step. */
 #include <cblas.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static float *matrix(size_t n)
     return x;
 }
 
-/* Seconds for y = x w^T, dx = dy w and dw = dy^T x, best of REPEATS each. */
+/* Returns the seconds of y = x w^T, dx = dy w and dw = dy^T x together, each the best of REPEATS calls. */
 static double three_products(int n, int in, int out)
 {
     float *x = matrix((size_t)n * in), *w = matrix((size_t)out * in), *y = matrix((size_t)n * out);

@@ -1,7 +1,8 @@
 #!/bin/bash
-# One GPU's part of make bench, in bf16: tokens/s, MFU and memory at three shapes, beside PyTorch at the same shapes where
-# it is installed, and a step's time beside that of its matrix products alone. Medians over the steps after the first five.
-# Memory is what the GPU reports while a process runs, less what it reported before.
+# make bench on one GPU, in bf16: prints tokens/s, MFU and memory at three shapes, beside PyTorch at the same shapes if
+# it is installed. Also prints a step's time beside the time of its matrix products alone. Numbers of a step are medians
+# over all steps but the first five. A process's memory is the most that the GPU reports as used while the process runs,
+# minus what it reported before.
 set -eu
 cd "$(dirname "$0")/../.."
 . tests/lib.sh
@@ -9,13 +10,14 @@ cd "$(dirname "$0")/../.."
 build=build/bf16
 gpu=${CUDA_VISIBLE_DEVICES:-0}
 gpu=${gpu%%,*}
-export CUDA_VISIBLE_DEVICES=$gpu CUDA_DEVICE_ORDER=PCI_BUS_ID # the order of nvidia-smi
+export CUDA_VISIBLE_DEVICES=$gpu CUDA_DEVICE_ORDER=PCI_BUS_ID # numbers GPUs as nvidia-smi does
 
 used() {
     nvidia-smi -i "$gpu" --query-gpu=memory.used --format=csv,noheader,nounits
 }
 
-# measured SECONDS COMMAND...: as watched, and leaves the MiB that it took at most in $peak. Ends the script if it fails.
+# measured SECONDS COMMAND...: as watched; also sets $peak to the MiB that the command used at most. Ends the script if
+# the command fails.
 measured() {
     local status=0
     touch "$work/running"

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Several GPUs' part of make bench, in bf16, with the same sequences for each GPU as one GPU has: every trainer on all of
-# them beside tiny-ddp on one, and PyTorch DDP and FSDP2 where it is installed. Medians over the steps after the first five;
-# what is hidden of communication is that of step 6 of a run of its own, with a trace.
+# make bench on several GPUs, in bf16: prints the speed of every trainer on all GPUs beside that of tiny-ddp on one GPU,
+# and of PyTorch DDP and FSDP2 if it is installed. Each GPU has as many sequences as the single GPU has. Numbers of a
+# step are medians over all steps but the first five. The hidden part of communication comes from step 6 of a separate
+# run with --trace.
 #
 # GPUS=2 BUILD=fp32 MODELS=nano tests/bench/gpus.sh tries the script out on a CPU.
 set -eu
@@ -12,7 +13,8 @@ build=build/${BUILD:-bf16}
 gpus=${GPUS:-$(sh common/tools/gpus | wc -l)}
 export CUDA_DEVICE_ORDER=PCI_BUS_ID
 
-# measure NAME RANKS SEQUENCES STEPS PROGRAM FLAGS...: prints a row. $one is the first row's tokens/s; its ratio is that of each GPU.
+# measure NAME RANKS SEQUENCES STEPS PROGRAM FLAGS...: prints a row. $one is tokens/s of the first row, on one GPU. The
+# column "of one x" is tokens/s of each GPU divided by $one.
 measure() {
     local name=$1 ranks=$2 sequences=$3 steps=$4 program=$5 tokens held rate hidden=-
     shift 5
@@ -30,7 +32,7 @@ measure() {
         'BEGIN {printf "%-34s %4d %10.0f %8.2f %7s %9.0f   %s\n", name, r, t, t / one / r, m, h / 1048576, hidden}'
 }
 
-# baseline MODE SEQUENCES
+# baseline MODE SEQUENCES: prints PyTorch's row.
 baseline() {
     watched 200 torchrun --standalone --nproc_per_node="$gpus" tests/bench/torch_baseline.py --model "$model" --mode "$1" --batch "$2" || return 0
     awk -v name="PyTorch $1" -v r="$gpus" -v one="$one" \

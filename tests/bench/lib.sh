@@ -1,7 +1,8 @@
-# What gpu.sh and gpus.sh share. Sourced, after tests/lib.sh; leaves the log of a run in $log.
+# Functions for gpu.sh and gpus.sh, which source this file after tests/lib.sh. $log is the log of the last run.
 log=$work/log
 
-# watched SECONDS COMMAND...: leaves its output in $work/out. If it fails or takes too long, says so and returns that.
+# watched SECONDS COMMAND...: runs the command, with its output in $work/out. If the command fails or takes longer than
+# SECONDS, prints the end of its output and returns its status.
 watched() {
     local limit=$1 status=0
     shift
@@ -13,22 +14,22 @@ watched() {
     return $status
 }
 
-# The median of the numbers on stdin, one per step, without the first five.
+# median: the median of the numbers on stdin, one per step, without the first five.
 median() {
     tail -n +6 | sort -g | awk '{v[NR] = $1} END {print v[int((NR + 1) / 2)]}'
 }
 
-# field NAME: the median of a number in the log.
+# field NAME: the median of this number over the log's steps.
 field() {
     sed -n "/\"step\"/s/.*\"$1\":\([0-9.e+-]*\).*/\1/p" "$log" | median
 }
 
-# mfu: the median of the step lines' in $work/out; nothing if the device's peak is not known.
+# mfu: the median of the MFU in the step lines of $work/out; nothing if the device's peak is unknown.
 mfu() {
     sed -n 's/^step .* mfu \([0-9.]*\)%.*/\1/p' "$work/out" | median
 }
 
-# token_file VOCABULARY FILE: tokens as llm.c has them: frequent words and rare ones, as in text, in no order.
+# token_file VOCABULARY FILE: writes random tokens in llm.c's format. They are Zipf distributed, as words in text are.
 token_file() {
     python3 - "$@" << 'END_OF_PYTHON'
 import array, itertools, random, sys
@@ -45,7 +46,7 @@ with open(path, "wb") as f:
 END_OF_PYTHON
 }
 
-# What torch is called with; nothing where it is not, or sees no GPU.
+# torch_version: PyTorch's version; nothing if it is not installed or sees no GPU.
 torch_version() {
     python3 -c 'import torch; print(torch.__version__ if torch.cuda.is_available() else "")' 2> /dev/null || true
 }

@@ -1,19 +1,22 @@
 #!/usr/bin/env python3
-"""The speed of PyTorch at the trainers' own shapes: the baseline of tests/bench/gpu.sh.
+"""Measures the speed of PyTorch at the trainers' shapes: the baseline of tests/bench/gpu.sh and gpus.sh.
 
     python3 tests/bench/torch_baseline.py --model 124m
     torchrun --standalone --nproc_per_node=2 tests/bench/torch_baseline.py --model 1b --mode fsdp2
-    python3 tests/bench/torch_baseline.py --model tiny --device cpu        # does it run and learn? no speeds
+    python3 tests/bench/torch_baseline.py --model tiny --device cpu        # self test: does it run and learn?
 
-One optimizer step of the same transformer as people write it in PyTorch: torch.compile, flash attention, fused AdamW.
+It trains the same transformer, written as usual in PyTorch: torch.compile, flash attention, fused AdamW.
 
-Equal: the shapes, the rule that counts FLOPs (6 per matmul weight and token, attention over the causal half), bf16
-products and activations, fp32 master weights and optimizer state, clipping to a norm of 1, Zipf tokens that are copied
-to the GPU each step.
+Equal to the C trainers: the shapes, the rule that counts FLOPs (6 per matmul weight and token, attention over the
+causal half), bf16 products and activations, fp32 master weights and optimizer state, clipping to a norm of 1, Zipf
+tokens that are copied to the GPU in each step.
 
-Not equal: autocast makes bf16 weights in each forward pass, where the C trainers' AdamW writes them; weight gradients
-leave their products as bf16, where C adds them up in fp32; the cross entropy reads fp32 logits; the host waits for the
-loss once, at the end, not at every step; the learning rate is constant.
+Different:
+- Autocast converts the weights to bf16 in each forward pass. In the C trainers AdamW writes the bf16 weights.
+- A weight gradient is rounded to bf16 by its product. The C trainers add it up in fp32.
+- The cross entropy reads fp32 logits.
+- The host waits for the loss once, at the end, not in every step.
+- The learning rate is constant.
 """
 import argparse
 import collections
@@ -33,7 +36,7 @@ import torch.nn.functional as F
 PEAK = 989e12  # FLOP/s of an H100 or H200, dense bf16
 EPS = 1e-5     # of the norms
 
-# The letters of common/kernels/kernels.h; B: sequences of a GPU's micro-step, where --batch gives none.
+# The letters are those of common/kernels/kernels.h. B: sequences of a GPU's micro-step, unless --batch sets them.
 Shape = collections.namedtuple("Shape", "L C H K D F V T theta B")
 MODELS = {  # as in common/model/model_config.c
     "tiny": Shape(2, 128, 4, 2, 32, 256, 512, 128, 1e4, 4),
@@ -92,7 +95,7 @@ def head_loss(norm, weight, x, label):
 class Model(nn.Module):
     def __init__(self, s, seed):
         super().__init__()
-        self.embed = nn.Embedding(s.V, s.C)  # the head's weight, too
+        self.embed = nn.Embedding(s.V, s.C)  # also the head's weight
         self.layers = nn.ModuleList(Layer(s) for _ in range(s.L))
         self.norm = RMSNorm(s.C)
         self.head_loss = head_loss
@@ -114,7 +117,7 @@ class Model(nn.Module):
 
 
 def batches(s, sequences, seed, device):
-    """Endless pairs (token, label): eight batches are drawn beforehand, each is copied to the device at its turn."""
+    """Yields pairs (token, label) without end. Draws eight batches first, then copies them to the device in turn."""
     g = torch.Generator().manual_seed(seed)
     weight = 1 / (torch.arange(s.V, dtype=torch.float64) + 2.7)
     cdf, ids = (weight / weight.sum()).cumsum(0), torch.randperm(s.V, generator=g)
@@ -129,8 +132,9 @@ def batches(s, sequences, seed, device):
 
 
 def parallelize(model, mode, device, world):
-    """Returns the function (token, label) -> loss, and makers of two contexts: of its call, and of a micro-step."""
-    # Eager on a CPU: there is nothing to time, and a self test should not need a compiler.
+    """Returns the function (token, label) -> loss, a function that makes the context of its call, and a function
+    that makes the context of a micro-step."""
+    # On a CPU nothing is compiled, because the self test times nothing and should not need a compiler.
     compiled = (lambda f: torch.compile(f, dynamic=False)) if device.type == "cuda" else (lambda f: f)
     autocast, nothing = functools.partial(torch.autocast, device.type, dtype=torch.bfloat16), contextlib.nullcontext
     if mode == "single":
@@ -138,13 +142,13 @@ def parallelize(model, mode, device, world):
     if mode == "ddp":
         ddp = nn.parallel.DistributedDataParallel(model, device_ids=[device] if device.type == "cuda" else None,
                                                   gradient_as_bucket_view=True, broadcast_buffers=False)
-        # Compiled outside of DDP, so that the graph is cut at the buckets and their sums overlap the backward pass.
+        # Compiles the DDP module, so that the graph is cut at the buckets, and their sums overlap the backward pass.
         return compiled(ddp), autocast, lambda last: nothing() if last else ddp.no_sync()
 
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     mesh = init_device_mesh(device.type, (world,))
-    # Inputs are not cast: the residual stream is bf16 already, and RoPE's tables stay fp32.
+    # FSDP does not cast inputs: the residual stream is bf16 already, and RoPE's tables must stay fp32.
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for layer in model.layers:
         if device.type == "cuda":
@@ -176,7 +180,7 @@ def main():
     device = torch.device("cuda", local) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
-        for other in "math", "mem_efficient", "cudnn":  # flash attention, or an error
+        for other in "math", "mem_efficient", "cudnn":  # only flash attention is left
             getattr(torch.backends.cuda, f"enable_{other}_sdp")(False)
     if parallel:
         dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
@@ -202,7 +206,7 @@ def main():
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return loss.detach() * a.accum  # of the last micro-step
+        return loss.detach() * a.accum  # the last micro-step's loss
 
     def mark():
         event = torch.cuda.Event(enable_timing=True) if cuda else time.perf_counter()
@@ -213,7 +217,7 @@ def main():
     first = step().item()
     for _ in range(a.warmup - 1):
         step()
-    marks = [mark()]  # at the ends of steps, so that gaps between them count; nothing in between waits for the GPU
+    marks = [mark()]  # one at the end of each step, so gaps between steps count; nothing between them waits for the GPU
     for _ in range(a.steps):
         loss = step()
         marks.append(mark())
