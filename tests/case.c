@@ -203,8 +203,7 @@ Expected case_expected(const Case *c)
     expect_params(&e, &t->model, placement);
     e.memory[MEMORY_OPTIMIZER] += sizeof(StepScalars);
     ModelConfig slice = model_config_slice(&t->model, c->tp);
-    e.memory[MEMORY_ACTIVATIONS] =
-        model_activation_bytes(&slice, (size_t)rows, c->recompute, (size_t)stream_parts);
+    e.memory[MEMORY_ACTIVATIONS] = model_activation_bytes(&slice, (size_t)rows, c->recompute, (size_t)stream_parts);
     Params table = params_table_split(&t->model, c->tp, 0);
     if (c->sharding.strategy) {
         sharding_expect(&e, &table, &c->sharding, shape, t->accumulate, 1);

@@ -144,8 +144,8 @@ static bool padding_is_zero(const Params *p)
             Overlap o = params_overlap(&p->view[n], &p->shard[i]);
             size_t valid = (size_t)p->view[n].valid_rows * (size_t)p->view[n].cols;
             for (size_t e = 0; e < o.count; e++)
-                if (o.in_view + e >= valid && (p->shard[i].master[o.in_shard + e] != 0 ||
-                                               p->shard[i].grads[o.in_shard + e] != 0))
+                if (o.in_view + e >= valid &&
+                    (p->shard[i].master[o.in_shard + e] != 0 || p->shard[i].grads[o.in_shard + e] != 0))
                     return false;
         }
     return true;
@@ -196,16 +196,15 @@ static Placement placement_of(const Case *c, const CaseGroups *g)
 static void create(Run *run, const Case *c, const CaseGroups *g, const Kernels *kernels)
 {
     int rows = run->batch.sequences * c->t.seq;
-    ModelPart part = {.placement = placement_of(c, g),
-                      .recompute = c->recompute,
-                      .stream_parts = c->tensor.sp ? c->tp : 1};
+    ModelPart part = {
+        .placement = placement_of(c, g), .recompute = c->recompute, .stream_parts = c->tensor.sp ? c->tp : 1};
     run->sharded = c->sharding.strategy != NULL;
     run->model = model_create_part(&c->t.model, kernels, rows, part);
     Params *params = &run->model->params;
     params_init(params, kernels, (uint64_t)c->t.seed);
     if (run->sharded)
-        run->sharding = sharding_create(params, &run->model->micro_step, kernels, g->shard, c->sharding,
-                                        c->t.accumulate);
+        run->sharding =
+            sharding_create(params, &run->model->micro_step, kernels, g->shard, c->sharding, c->t.accumulate);
     else
         run->ddp = ddp_create(params, &run->model->micro_step, g->shard.replicate, c->ddp);
     run->tensor = tensor_create(run->model, g->tp, g->kv, c->tensor, rows);

@@ -28,9 +28,10 @@ static void equals_single_device(void **state)
         clipped += c.t.clip < 1;
         tied += c.t.model.tied;
     }
-    printf("%d configurations (%d on two or three axes, SP in %d, accumulation in %d, clipping in %d, tied %d): gradients "
-           "off by at most %.1e, weights after two steps by %.1e\n",
-           CASES * testing_grid(), together, sp, accumulated, clipped, tied, gradient, weight);
+    printf(
+        "%d configurations (%d on two or three axes, SP in %d, accumulation in %d, clipping in %d, tied %d): gradients "
+        "off by at most %.1e, weights after two steps by %.1e\n",
+        CASES * testing_grid(), together, sp, accumulated, clipped, tied, gradient, weight);
 }
 
 /* The three axes at once, two ranks along each, with every strategy: two micro-steps, shared kv heads, uneven labels. */

@@ -19,7 +19,8 @@ void model_column_forward(Model *m, real *y, const real *x, Linear l, int rows)
         m->kernels.linear_forward(y, x, l.w, rows, l.in, l.out);
 }
 
-const real *model_column_backward(Model *m, real *dx, const real *dy, const real *x, Linear l, int rows, unsigned gradients)
+const real *model_column_backward(Model *m, real *dx, const real *dy, const real *x, Linear l, int rows,
+                                  unsigned gradients)
 {
     FeatureSeam *s = &m->seams.features;
     if (s->column_backward) return s->column_backward(s->self, dx, dy, x, l, rows, gradients);

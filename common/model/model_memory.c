@@ -9,16 +9,22 @@
 #include "model/model.h"
 
 typedef struct {
-    void *pointer;          /* of type real ** or acc ** */
-    int rows;               /* 0: not needed, the pointer stays NULL */
-    int width;              /* elements in a row */
-    size_t size;            /* bytes of an element */
+    void *pointer; /* of type real ** or acc ** */
+    int rows;      /* 0: not needed, the pointer stays NULL */
+    int width;     /* elements in a row */
+    size_t size;   /* bytes of an element */
 } Buffer;
 
 enum { TABLE_MAX = 16 };
 
-#define REAL(name, rows, width) {&(name), rows, width, sizeof(real)}
-#define ACC(name, rows, width)  {&(name), rows, width, sizeof(acc)}
+#define REAL(name, rows, width)                                                                                        \
+    {                                                                                                                  \
+        &(name), rows, width, sizeof(real)                                                                             \
+    }
+#define ACC(name, rows, width)                                                                                         \
+    {                                                                                                                  \
+        &(name), rows, width, sizeof(acc)                                                                              \
+    }
 
 /* Into table[TABLE_MAX]; returns how many. x1 is apart: recompute shares the others between layers. */
 static int layer_table(const Model *m, LayerKept *a, Buffer *table)
@@ -27,12 +33,18 @@ static int layer_table(const Model *m, LayerKept *a, Buffer *table)
     int N = m->rows_max, S = N / m->stream_parts, raw = c->qk_norm ? N : 0;
     int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
     const Buffer buffers[] = {
-        ACC(a->rstd1, S, 1),      REAL(a->n1, S, C),
-        REAL(a->qkv, N, (H + 2 * K) * D), REAL(a->raw, raw, (H + K) * D),
-        ACC(a->raw_rstd, raw, H + K),     REAL(a->attended, N, H * D),
-        ACC(a->lse, N, H),        REAL(a->x2, S, C),
-        ACC(a->rstd2, S, 1),      REAL(a->n2, S, C),
-        REAL(a->gate_up, N, 2 * F),       REAL(a->hidden, N, F),
+        ACC(a->rstd1, S, 1),
+        REAL(a->n1, S, C),
+        REAL(a->qkv, N, (H + 2 * K) * D),
+        REAL(a->raw, raw, (H + K) * D),
+        ACC(a->raw_rstd, raw, H + K),
+        REAL(a->attended, N, H * D),
+        ACC(a->lse, N, H),
+        REAL(a->x2, S, C),
+        ACC(a->rstd2, S, 1),
+        REAL(a->n2, S, C),
+        REAL(a->gate_up, N, 2 * F),
+        REAL(a->hidden, N, F),
     };
     memcpy(table, buffers, sizeof buffers);
     return sizeof buffers / sizeof buffers[0];
@@ -48,8 +60,11 @@ static int head_table(const Model *m, Activations *a, Buffer *table)
 {
     int N = m->rows_max, S = N / m->stream_parts, C = m->config.width;
     const Buffer buffers[] = {
-        REAL(a->x_final, S, C), ACC(a->rstd_final, S, 1),          REAL(a->n_final, S, C),
-        ACC(a->loss, N, 1),     REAL(a->logits, N, m->config.vocab),
+        REAL(a->x_final, S, C),
+        ACC(a->rstd_final, S, 1),
+        REAL(a->n_final, S, C),
+        ACC(a->loss, N, 1),
+        REAL(a->logits, N, m->config.vocab),
     };
     memcpy(table, buffers, sizeof buffers);
     return sizeof buffers / sizeof buffers[0];
@@ -61,9 +76,15 @@ static int scratch_table(const Model *m, Scratch *t, Buffer *table)
     int N = m->rows_max, S = N / m->stream_parts, C = c->width, F = c->ff, H = c->heads, K = c->kv_heads;
     int D = c->head_dim;
     const Buffer buffers[] = {
-        REAL(t->dx, S, C),       REAL(t->dn, N, C),           REAL(t->dqkv, N, (H + 2 * K) * D),
-        REAL(t->dattended, N, H * D), REAL(t->dgate_up, N, 2 * F), REAL(t->dhidden, N, F),
-        ACC(t->dot, N, H),       REAL(t->embedded, N, C),     REAL(t->delta, N, C),
+        REAL(t->dx, S, C),
+        REAL(t->dn, N, C),
+        REAL(t->dqkv, N, (H + 2 * K) * D),
+        REAL(t->dattended, N, H * D),
+        REAL(t->dgate_up, N, 2 * F),
+        REAL(t->dhidden, N, F),
+        ACC(t->dot, N, H),
+        REAL(t->embedded, N, C),
+        REAL(t->delta, N, C),
     };
     memcpy(table, buffers, sizeof buffers);
     return sizeof buffers / sizeof buffers[0];
@@ -105,7 +126,7 @@ static void release(const Buffer *table, int count)
 
 Activations *activations_create(const Model *m)
 {
-    Buffer table[TABLE_MAX];
+    Buffer table[TABLE_MAX] = {0};
     Activations *a = calloc(1, sizeof *a);
     if (!a) fatal("out of memory");
     a->layer = calloc((size_t)m->config.layers, sizeof *a->layer);
@@ -123,7 +144,7 @@ Activations *activations_create(const Model *m)
 
 void activations_free(const Model *m, Activations *a)
 {
-    Buffer table[TABLE_MAX];
+    Buffer table[TABLE_MAX] = {0};
     if (!a) return;
     for (int l = 0; l < m->config.layers; l++) {
         release(table, x1_table(m, &a->layer[l], table));
@@ -136,7 +157,7 @@ void activations_free(const Model *m, Activations *a)
 
 LayerGrads layer_grads_create(const Model *m)
 {
-    Buffer table[TABLE_MAX];
+    Buffer table[TABLE_MAX] = {0};
     LayerGrads g = {0};
     allocate(table, later_table(m, &g, table));
     return g;
@@ -153,19 +174,18 @@ void layer_grads_free(LayerGrads *g)
 
 void model_allocate(Model *m)
 {
-    Buffer table[TABLE_MAX];
+    Buffer table[TABLE_MAX] = {0};
     const Kernels *k = &m->kernels;
     m->activations = activations_create(m);
     allocate(table, scratch_table(m, &m->scratch, table));
     m->loss_sum = memory_alloc(sizeof *m->loss_sum, MEMORY_ACTIVATIONS);
-    m->workspace_bytes =
-        k->workspace_bytes ? k->workspace_bytes(m->config.width, m->config.head_dim, m->rows_max) : 0;
+    m->workspace_bytes = k->workspace_bytes ? k->workspace_bytes(m->config.width, m->config.head_dim, m->rows_max) : 0;
     if (m->workspace_bytes) m->workspace = memory_alloc(m->workspace_bytes, MEMORY_BUFFERS);
 }
 
 void model_release(Model *m)
 {
-    Buffer table[TABLE_MAX];
+    Buffer table[TABLE_MAX] = {0};
     activations_free(m, m->activations);
     release(table, scratch_table(m, &m->scratch, table));
     memory_free(m->loss_sum);
