@@ -245,7 +245,7 @@ odd_model "fewer layers than the weights have" 's/"num_hidden_layers": 2/"num_hi
 odd_model "absurdly many layers" 's/"num_hidden_layers": 2/"num_hidden_layers": 400000000/'
 odd_model "biases" 's/"attention_bias": false/"attention_bias": true/'
 odd_model "no heads" 's/"num_attention_heads": 4/"num_attention_heads": 0/'
-verdict "which names the folder that was given" grep -qF -- "--model $work/model: heads is 0" "$work/err"
+verdict "which names the folder that was given" grep -qF -- "--model $work/model: config.json: num_attention_heads is 0" "$work/err"
 odd_model "dropout" 's/"attention_dropout": 0.0/"attention_dropout": 0.1/'
 odd_model "quantized weights" 's/"vocab_size"/"quantization_config": {"bits": 4}, "vocab_size"/'
 cp tests/fixtures/llama/config.json "$work/model"

@@ -9,7 +9,7 @@
  */
 #pragma once
 
-enum { COMPLAINT_MAX = 4400 }; /* a path, and more */
+enum { COMPLAINT_MAX = 4400, VALUE_MAX = 350 }; /* bytes of a message, and of each string in it */
 
 /* This process's rank: before comm_init what the launcher says, or 0. */
 int process_rank(void);
@@ -20,7 +20,9 @@ void error_join_job(int rank, void (*end_job)(int status));
 /* Prints "rank R on HOST: ..." to stderr and ends the whole job with status 1. Does not return. */
 void fatal(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
-/* Formats a complaint into a static buffer, overwritten by the next call. Use: return complain("--steps %d: ...", n); */
+/* Formats a complaint into a static buffer, overwritten by the next call. Use: return complain("--steps %d: ...", n);
+ * It is one line. Of each string at most VALUE_MAX bytes are shown, and control characters, and bytes that are no UTF-8, as
+ * \xNN: what the complaint says of a value is read after it, on any terminal. So too in fatal(). */
 const char *complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Fails with the condition's text, file and line when `condition` does not hold. Stays in every build. */

@@ -43,7 +43,9 @@ static const char *set_int(const Option *o, long *target, const char *text)
 static const char *set_number(const Option *o, double *target, const char *text)
 {
     char *end;
+    errno = 0;
     double value = strtod(text, &end);
+    if (errno == ERANGE && fabs(value) < 1) return complain("--%s %s: too close to 0 for a double", o->name, text);
     if (end == text || *end || !isfinite(value) || value < o->min || value > o->max)
         return complain("--%s %s: must be a number from %g to %g", o->name, text, o->min, o->max);
     *target = value;

@@ -1,6 +1,5 @@
 #include "model/safetensors.h"
 
-#include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -11,12 +10,16 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/json.h"
 
 static const struct {
     const char *name;
     size_t size;
 } dtypes[DTYPES] = {
     [DTYPE_F64] = {"F64", 8}, [DTYPE_F32] = {"F32", 4}, [DTYPE_BF16] = {"BF16", 2}, [DTYPE_I64] = {"I64", 8}};
+
+static const char HEAD[] = "lm_head.weight", EMBEDDING[] = "model.embed_tokens.weight";
+enum { LARGEST_HEADER = 100000000 }; /* as the format has it */
 
 struct Safetensors {
     Tensor *tensor;
@@ -26,6 +29,14 @@ struct Safetensors {
 };
 
 /* --- reading --- */
+
+/* A size or a place; -1 if it is none. */
+static double whole_number(const cJSON *item)
+{
+    return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble == floor(item->valuedouble)
+               ? item->valuedouble
+               : -1;
+}
 
 /* Fills `t` from one entry of the header. `data` points at the first tensor's bytes, of which there are `available`. */
 static const char *read_entry(Tensor *t, const cJSON *entry, const char *data, size_t available)
@@ -39,20 +50,20 @@ static const char *read_entry(Tensor *t, const cJSON *entry, const char *data, s
     if (!cJSON_IsArray(shape) || cJSON_GetArraySize(shape) > 8 || !cJSON_IsArray(offsets) ||
         cJSON_GetArraySize(offsets) != 2)
         return "a malformed entry";
-    snprintf(t->name, sizeof t->name, "%s", entry->string);
+    if (snprintf(t->name, sizeof t->name, "%s", entry->string) >= (int)sizeof t->name) return "a name that is too long";
     t->dtype = (Dtype)d;
     t->dims = cJSON_GetArraySize(shape);
     t->count = 1;
     for (int i = 0; i < t->dims; i++) {
-        double size = cJSON_GetArrayItem(shape, i)->valuedouble;
-        if (!(size >= 0 && size <= (double)available)) return "a shape that is larger than the file";
-        if (size != floor(size)) return "a malformed entry";
+        double size = whole_number(cJSON_GetArrayItem(shape, i));
+        if (size < 0) return "a malformed shape";
+        if (size > (double)available || (double)t->count * size > (double)available)
+            return "a shape that is larger than the file";
         t->shape[i] = (int64_t)size;
         t->count *= (size_t)t->shape[i];
     }
-    double begin = cJSON_GetArrayItem(offsets, 0)->valuedouble, end = cJSON_GetArrayItem(offsets, 1)->valuedouble;
-    if (begin < 0 || begin != floor(begin) || end > (double)available ||
-        end - begin != (double)(t->count * dtypes[d].size))
+    double begin = whole_number(cJSON_GetArrayItem(offsets, 0)), end = whole_number(cJSON_GetArrayItem(offsets, 1));
+    if (begin < 0 || end > (double)available || end - begin != (double)(t->count * dtypes[t->dtype].size))
         return "a tensor that lies outside the file or has the wrong size";
     t->data = data + (size_t)begin;
     return NULL;
@@ -87,16 +98,15 @@ static const char *read_header(Safetensors *s, const char *path)
     if (s->bytes >= sizeof length) memcpy(&length, s->mapped, sizeof length);
     if (length == 0 || length > s->bytes - sizeof length)
         return complain("%s: not a safetensors file, or cut short", path);
+    if (length > LARGEST_HEADER)
+        return complain("%s: a header of %zu bytes; must be at most %d", path, (size_t)length, LARGEST_HEADER);
     const char *text = (const char *)s->mapped + sizeof length;
-    cJSON *header = cJSON_ParseWithLength(text, length);
-    if (!cJSON_IsObject(header)) {
-        cJSON_Delete(header);
-        return complain("%s: the header is not a JSON object", path);
-    }
+    cJSON *header;
+    const char *problem = NULL, *complaint = json_parse(&header, text, length, path);
+    if (complaint) return complaint;
 
     s->tensor = calloc((size_t)cJSON_GetArraySize(header) + 1, sizeof *s->tensor);
     if (!s->tensor) fatal("out of memory for %s", path);
-    const char *problem = NULL, *complaint = NULL;
     size_t data_bytes = s->bytes - sizeof length - length;
     for (const cJSON *entry = header->child; entry && !problem; entry = entry->next) {
         if (strcmp(entry->string, "__metadata__") == 0) continue;
@@ -107,28 +117,35 @@ static const char *read_header(Safetensors *s, const char *path)
     return complaint ? complaint : check_places(s, path, text + length, data_bytes);
 }
 
-const char *safetensors_open(Safetensors **out, const char *path)
+/* `called`: how complaints name the file. */
+static const char *open_file(Safetensors **out, const char *path, const char *called)
 {
     *out = NULL;
     struct stat info;
     int file = open(path, O_RDONLY | O_NONBLOCK); /* a pipe would keep us waiting */
-    if (file < 0 || fstat(file, &info) != 0) return complain("%s: %s", path, strerror(errno));
+    if (file < 0 || fstat(file, &info) != 0) return complain("%s: %s", called, strerror(errno));
     if (!S_ISREG(info.st_mode)) {
         close(file);
-        return complain("%s: not a file", path);
+        return complain("%s: not a file", called);
     }
     Safetensors *s = calloc(1, sizeof *s);
     if (!s) fatal("out of memory for %s", path);
     s->bytes = (size_t)info.st_size;
     s->mapped = s->bytes ? mmap(NULL, s->bytes, PROT_READ, MAP_PRIVATE, file, 0) : NULL;
     close(file);
-    const char *complaint = s->mapped == MAP_FAILED ? complain("%s: %s", path, strerror(errno)) : read_header(s, path);
+    const char *complaint =
+        s->mapped == MAP_FAILED ? complain("%s: %s", called, strerror(errno)) : read_header(s, called);
     if (complaint) {
         safetensors_close(s);
         return complaint;
     }
     *out = s;
     return NULL;
+}
+
+const char *safetensors_open(Safetensors **file, const char *path)
+{
+    return open_file(file, path, path);
 }
 
 void safetensors_close(Safetensors *s)
@@ -172,39 +189,53 @@ double tensor_at(const Tensor *t, size_t i)
     }
 }
 
-/* Element by element: files hold several types, and the backend's memory may not be the host's. */
-static void load_view(Params *params, const View *v, const Tensor *t, const Kernels *kernels)
+/* Element by element: files hold several types, and the backend's memory may not be the host's. False if an element is not
+ * finite as this build stores it. */
+static bool load_view(Params *params, const View *v, const Tensor *t, const Kernels *kernels)
 {
-    size_t whole = params_whole_size(v);
+    size_t whole = params_whole_size(v), bad = 0;
     acc *host = malloc(whole * sizeof *host);
     if (!host) fatal("out of memory for %s", v->name);
-    for (size_t i = 0; i < whole; i++) host[i] = (acc)tensor_at(t, i);
-    params_upload(params, kernels, v, host);
+    for (size_t i = 0; i < whole; i++) {
+        host[i] = (acc)tensor_at(t, i);
+        bad += !isfinite(host[i]);
+    }
+    if (!bad) params_upload(params, kernels, v, host);
     free(host);
+    return !bad;
+}
+
+/* Are these the same values? */
+static bool is_copy(const Tensor *a, const Tensor *b)
+{
+    if (a->dims != b->dims || a->count != b->count || a->shape[0] != b->shape[0]) return false;
+    for (size_t i = 0; i < a->count; i++)
+        if (tensor_at(a, i) != tensor_at(b, i)) return false;
+    return true;
 }
 
 /* Opens DIR/model.safetensors, if it has just the tensors of `params`, in their whole shapes. */
 static const char *open_weights(Safetensors **file, const Params *params, const char *dir)
 {
-    char path[4096], why[4096];
+    char path[4096], called[4200];
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    const char *complaint = safetensors_open(file, path);
-    if (complaint) {
-        snprintf(why, sizeof why, "%s", complaint);
-        return complain("--model %s: %s", dir, why);
-    }
+    snprintf(called, sizeof called, "--model %.300s: model.safetensors", dir);
+    const char *complaint = open_file(file, path, called);
+    if (complaint) return complaint;
     for (int n = 0; n < params->views && !complaint; n++) {
         const View *v = &params->view[n];
         const Tensor *t = safetensors_find(*file, v->name);
         if (!t)
             complaint = complain("--model %s: model.safetensors has no tensor %s", dir, v->name);
+        else if (t->dtype == DTYPE_I64)
+            complaint = complain("--model %s: %s is of whole numbers", dir, v->name);
         else if (t->dims != (v->vector ? 1 : 2) || t->shape[t->dims - 1] != v->whole_cols ||
                  t->count != params_whole_size(v))
             complaint = complain("--model %s: %s has not the shape that config.json gives it", dir, v->name);
     }
     for (int i = 0; !complaint && i < (*file)->tensors; i++) {
         const char *name = (*file)->tensor[i].name; /* of a tied head, some files hold a copy */
-        if (!params_find(params, name) && strcmp(name, "lm_head.weight") != 0)
+        if (!params_find(params, name) && strcmp(name, HEAD) != 0)
             complaint = complain("--model %s: %s is not part of the model that config.json describes", dir, name);
     }
     if (complaint) safetensors_close(*file);
@@ -226,11 +257,15 @@ const char *safetensors_load_weights(Params *params, const Kernels *kernels, con
     Safetensors *file;
     const char *complaint = open_weights(&file, params, dir);
     if (complaint) return complaint;
-    for (int n = 0; n < params->views; n++) {
+    for (int n = 0; n < params->views && !complaint; n++) {
         const View *v = &params->view[n];
-        load_view(params, v, safetensors_find(file, v->name), kernels);
+        if (!load_view(params, v, safetensors_find(file, v->name), kernels))
+            complaint = complain("--model %s: %s holds a weight that is not finite", dir, v->name);
         comm_progress(); /* a sign of life: this may take long */
     }
+    const Tensor *head = safetensors_find(file, HEAD);
+    if (!complaint && head && !params_find(params, HEAD) && !is_copy(head, safetensors_find(file, EMBEDDING)))
+        complaint = complain("--model %s: tie_word_embeddings is true, and %s differs from %s", dir, HEAD, EMBEDDING);
     safetensors_close(file);
-    return NULL;
+    return complaint;
 }

@@ -34,5 +34,6 @@ double tensor_at(const Tensor *tensor, size_t i);
  * tensor or a shape that is not the model's. */
 const char *safetensors_check_weights(const ModelConfig *model, const char *dir);
 
-/* Checks it, and loads every weight. */
+/* Checks it, and loads every weight. A weight that is not finite is refused, and a head that is not the embedding in a model
+ * that says it is. */
 const char *safetensors_load_weights(Params *params, const Kernels *kernels, const char *dir);

@@ -1,150 +1,244 @@
 #include "settings/model_json.h"
 
-#include <cjson/cJSON.h>
-#include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "settings/presets.h"
 
-/* The whole of a regular file, to be freed; NULL if there is none. */
-static char *read_text(const char *path)
+enum { LARGEST_FILE = 1 << 20 };
+/* In which of its objects config.json may have a key: the outer one, and rope_parameters (in older files rope_scaling). */
+enum { OUTER = 1, ROPE = 2 };
+enum { LLAMA = 1, QWEN3 = 2, BOTH = 3 };
+
+#define AT(member) offsetof(ModelConfig, member)
+
+/* clang-format off */
+/* Keys that set a constant. For some, null says that the constant follows from others; those start as 0. */
+static const struct {
+    const char *name;
+    int where;
+    enum { INT, NUMBER, FLAG } type;
+    size_t offset;
+    double least, most;
+    int may_be_null; /* in these models */
+} used[] = {
+    {"num_hidden_layers", OUTER, INT, AT(layers), 1, 1000, 0},
+    {"hidden_size", OUTER, INT, AT(width), 1, 1 << 17, 0},
+    {"num_attention_heads", OUTER, INT, AT(heads), 1, 4096, 0},
+    {"num_key_value_heads", OUTER, INT, AT(kv_heads), 1, 4096, BOTH},
+    {"head_dim", OUTER, INT, AT(head_dim), 1, 256, LLAMA},
+    {"intermediate_size", OUTER, INT, AT(ff), 1, 1 << 20, 0},
+    {"vocab_size", OUTER, INT, AT(vocab), 1, 1 << 22, 0},
+    {"tie_word_embeddings", OUTER, FLAG, AT(tied), 0, 0, 0},
+    {"rope_theta", OUTER | ROPE, NUMBER, AT(theta), 1e-9, 1e30, 0},
+    {"rms_norm_eps", OUTER, NUMBER, AT(eps), 0, 1, 0},
+    {"initializer_range", OUTER, NUMBER, AT(init_std), 0, 1, 0},
+};
+
+/* Keys that may have these values only, because this suite computes nothing else. */
+static const struct {
+    const char *name;
+    int where, models;
+    const char *value, *or; /* as JSON */
+} fixed[] = {
+    {"hidden_act", OUTER, BOTH, "\"silu\"", NULL},
+    {"attention_bias", OUTER, BOTH, "false", NULL},
+    {"mlp_bias", OUTER, BOTH, "false", NULL},
+    {"attention_dropout", OUTER, BOTH, "0", "null"},
+    {"is_causal", OUTER, BOTH, "true", NULL},
+    {"is_decoder", OUTER, BOTH, "false", NULL},
+    {"is_encoder_decoder", OUTER, BOTH, "false", NULL},
+    {"add_cross_attention", OUTER, BOTH, "false", NULL},
+    {"cross_attention_hidden_size", OUTER, BOTH, "null", NULL},
+    {"tie_encoder_decoder", OUTER, BOTH, "false", NULL},
+    {"pruned_heads", OUTER, BOTH, "{}", "null"},
+    {"use_sliding_window", OUTER, BOTH, "false", NULL},
+    {"sliding_window", OUTER, LLAMA, "null", NULL}, /* Qwen3 has a number here beside use_sliding_window false */
+    {"pretraining_tp", OUTER, BOTH, "1", "null"},
+    {"quantization_config", OUTER, BOTH, "null", NULL},
+    {"rope_interleaved", OUTER, BOTH, "false", NULL},
+    {"partial_rotary_factor", OUTER | ROPE, BOTH, "1", "null"},
+    {"rope_type", ROPE, BOTH, "\"default\"", NULL},
+    {"type", ROPE, BOTH, "\"default\"", NULL}, /* its older name */
+};
+
+/* Keys that do not change what is computed, and those that are read elsewhere in this file. */
+static const char *const ignored[] = {
+    "model_type", "layer_types", "rope_parameters", "rope_scaling", /* read elsewhere */
+    "sliding_window", "max_window_layers", "max_position_embeddings", "max_sequence_length",
+    /* where the file comes from, and how the weights were stored */
+    "architectures", "transformers_version", "transformers.js_config", "_name_or_path", "name_or_path", "_commit_hash",
+    "torch_dtype", "dtype", "is_llama_config",
+    /* tokens and texts */
+    "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "tokenizer_class", "prefix",
+    /* how transformers computes and what it returns */
+    "use_cache", "output_attentions", "output_hidden_states", "return_dict", "tie_last_hidden_states", "torchscript",
+    "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward", "attn_implementation", "_attn_implementation",
+    "_attn_implementation_autoset", "gradient_checkpointing",
+    /* for classifiers */
+    "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params",
+    /* for generating text */
+    "max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty",
+    "temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate",
+    "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens",
+};
+/* clang-format on */
+
+#define COUNT(array) (sizeof(array) / sizeof(array)[0])
+
+/* A reading of one config.json. */
+typedef struct {
+    ModelConfig *config;
+    int model;          /* LLAMA or QWEN3 */
+    const char *called; /* how complaints begin */
+} Reading;
+
+/* Sets the constant of used[row]. Returns NULL or a complaint; so do the functions below. */
+static const char *use(const Reading *r, size_t row, const cJSON *item)
 {
-    struct stat info;
-    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode)) return NULL;
-    FILE *f = fopen(path, "rb");
-    if (!f) return NULL;
-    char *text = malloc((size_t)info.st_size + 1);
-    if (!text) fatal("out of memory for %s", path);
-    text[fread(text, 1, (size_t)info.st_size, f)] = '\0';
-    fclose(f);
-    return text;
+    char *target = (char *)r->config + used[row].offset;
+    double x = cJSON_IsNumber(item) ? item->valuedouble : used[row].least - 1;
+    bool is_null = cJSON_IsNull(item) && used[row].may_be_null & r->model;
+    switch (used[row].type) {
+    case INT:
+        if (!is_null && (!(x >= used[row].least && x <= used[row].most) || x != (int)x)) break;
+        *(int *)target = is_null ? 0 : (int)x;
+        return NULL;
+    case NUMBER:
+        if (!(x >= used[row].least && x <= used[row].most)) break;
+        if (strcmp(used[row].name, "rope_theta") == 0 && r->config->theta != 0 && r->config->theta != x)
+            return complain("%s: rope_theta is given twice, as %.17g and %.17g", r->called, r->config->theta, x);
+        *(double *)target = x;
+        return NULL;
+    case FLAG:
+        if (!cJSON_IsBool(item)) break;
+        *(bool *)target = cJSON_IsTrue(item);
+        return NULL;
+    }
+    char rule[80] = "true or false", *text = cJSON_PrintUnformatted(item);
+    if (used[row].type != FLAG)
+        snprintf(rule, sizeof rule, "a %snumber from %.10g to %.10g", used[row].type == INT ? "whole " : "",
+                 used[row].least, used[row].most);
+    const char *complaint = complain("%s: %s is %s; must be %s", r->called, used[row].name, text, rule);
+    free(text);
+    return complaint;
 }
 
-static const cJSON *field(const cJSON *object, const char *key)
+static const char *check_fixed(const Reading *r, size_t row, const cJSON *item)
 {
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(object, key);
-    return cJSON_IsNull(item) ? NULL : item;
+    const char *value = fixed[row].value, * or = fixed[row].or, *complaint = NULL;
+    char *text = cJSON_PrintUnformatted(item);
+    if (strcmp(text, value) != 0 && !(or &&strcmp(text, or) == 0))
+        complaint = complain("%s: %s is %s; only %s is supported", r->called, fixed[row].name, text, value);
+    free(text);
+    return complaint;
 }
 
-/* Sets *value to the number `key`, or leaves it where the object does not have it. A value that is no number, or not
- * whole where `whole` is asked for, is named in *bad. */
-static void take(double *value, const cJSON *object, const char *key, bool whole, const char **bad)
+/* `where`: which object this is, OUTER or ROPE. */
+static const char *read_object(const Reading *r, const cJSON *object, int where)
 {
-    const cJSON *item = field(object, key);
-    if (!item) return;
-    double x = item->valuedouble;
-    if (!cJSON_IsNumber(item) || !(x > -1e9 && x < 1e9) || (whole && x != (double)(long)x))
-        *bad = key;
-    else
-        *value = x;
-}
-
-static int take_int(const cJSON *json, const char *key, int otherwise, const char **bad)
-{
-    double value = otherwise;
-    take(&value, json, key, true, bad);
-    return (int)value;
-}
-
-/* Returns the name of a field that is malformed, or NULL. */
-static const char *take_constants(ModelConfig *c, const cJSON *json, bool qwen3)
-{
-    const char *bad = NULL;
-    c->layers = take_int(json, "num_hidden_layers", 0, &bad);
-    c->width = take_int(json, "hidden_size", 0, &bad);
-    c->heads = take_int(json, "num_attention_heads", 0, &bad);
-    c->kv_heads = take_int(json, "num_key_value_heads", c->heads, &bad);
-    c->head_dim = take_int(json, "head_dim", qwen3 ? 128 : c->heads > 0 ? c->width / c->heads : 0, &bad);
-    c->ff = take_int(json, "intermediate_size", 0, &bad);
-    c->vocab = take_int(json, "vocab_size", 0, &bad);
-    const cJSON *tied = field(json, "tie_word_embeddings");
-    if (tied && !cJSON_IsBool(tied)) bad = "tie_word_embeddings";
-    c->tied = cJSON_IsTrue(tied);
-    c->qk_norm = qwen3;
-    c->theta = 1e4;
-    c->eps = 1e-6;
-    c->init_std = 0.02;
-    take(&c->theta, json, "rope_theta", false, &bad);
-    const cJSON *rope = field(json, "rope_parameters");
-    if (rope && !cJSON_IsObject(rope)) bad = "rope_parameters";
-    take(&c->theta, rope, "rope_theta", false, &bad);
-    take(&c->eps, json, "rms_norm_eps", false, &bad);
-    take(&c->init_std, json, "initializer_range", false, &bad);
-    return bad;
-}
-
-/* Is the field absent, or this string? */
-static bool is_or_absent(const cJSON *object, const char *key, const char *value)
-{
-    const cJSON *item = field(object, key);
-    return !item || (cJSON_IsString(item) && strcmp(item->valuestring, value) == 0);
-}
-
-/* The name of a field that asks for what this suite does not have, or NULL. Better refused than trained wrongly. */
-static const char *unsupported(const cJSON *json)
-{
-    const cJSON *rope = field(json, "rope_parameters"), *rotary = field(json, "partial_rotary_factor");
-    if (!is_or_absent(json, "hidden_act", "silu")) return "hidden_act";
-    if (field(json, "rope_scaling")) return "rope_scaling";
-    if (!is_or_absent(rope, "rope_type", "default")) return "rope_type";
-    if (rotary && !(cJSON_IsNumber(rotary) && rotary->valuedouble == 1)) return "partial_rotary_factor";
-    static const char *const off[] = {"attention_bias", "mlp_bias", "use_sliding_window"};
-    for (size_t i = 0; i < sizeof off / sizeof off[0]; i++)
-        if (field(json, off[i]) && !cJSON_IsFalse(field(json, off[i]))) return off[i];
-    const cJSON *dropout = field(json, "attention_dropout");
-    if (dropout && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0)) return "attention_dropout";
-    if (field(json, "quantization_config")) return "quantization_config";
+    for (const cJSON *item = object->child; item; item = item->next) {
+        const char *complaint = NULL;
+        bool known = false;
+        for (size_t i = 0; i < COUNT(used) && !complaint; i++)
+            if (used[i].where & where && strcmp(used[i].name, item->string) == 0)
+                known = true, complaint = use(r, i, item);
+        for (size_t i = 0; i < COUNT(fixed) && !complaint; i++)
+            if (fixed[i].where & where && fixed[i].models & r->model && strcmp(fixed[i].name, item->string) == 0)
+                known = true, complaint = check_fixed(r, i, item);
+        for (size_t i = 0; i < COUNT(ignored) && !known && where == OUTER; i++)
+            known = strcmp(ignored[i], item->string) == 0;
+        if (complaint) return complaint;
+        if (!known)
+            return complain("%s: the key %s%s is not known, and may change the model", r->called,
+                            where == ROPE ? "of RoPE, " : "", item->string);
+    }
     return NULL;
 }
 
-/* `given`: what --model says. */
-static const char *check(const ModelConfig *c, const char *given)
+static const char *read_rope(const Reading *r, const cJSON *json, const char *key)
 {
-    const struct {
-        const char *name;
-        int value, most;
-    } bounds[] = {{"layers", c->layers, 1000},     {"width", c->width, 1 << 17},   {"heads", c->heads, 4096},
-                  {"kv_heads", c->kv_heads, 4096}, {"head_dim", c->head_dim, 256}, {"ff", c->ff, 1 << 20},
-                  {"vocab", c->vocab, 1 << 22}};
-    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++)
-        if (bounds[i].value < 1 || bounds[i].value > bounds[i].most)
-            return complain("--model %s: %s is %d; must be from 1 to %d", given, bounds[i].name, bounds[i].value,
-                            bounds[i].most);
+    const cJSON *rope = cJSON_GetObjectItemCaseSensitive(json, key);
+    if (!rope || cJSON_IsNull(rope)) return NULL;
+    if (!cJSON_IsObject(rope)) return complain("%s: %s must be an object or null", r->called, key);
+    return read_object(r, rope, ROPE);
+}
+
+static const char *check_layer_types(const Reading *r, const cJSON *json)
+{
+    const cJSON *types = cJSON_GetObjectItemCaseSensitive(json, "layer_types"), *type;
+    if (!types || cJSON_IsNull(types)) return NULL;
+    bool good = cJSON_IsArray(types) && cJSON_GetArraySize(types) == r->config->layers;
+    for (type = types->child; type && good; type = type->next)
+        good = cJSON_IsString(type) && strcmp(type->valuestring, "full_attention") == 0;
+    return good ? NULL : complain("%s: layer_types must be full_attention for each layer", r->called);
+}
+
+/* What follows from other constants, and what they must be together. */
+static const char *finish(const Reading *r)
+{
+    ModelConfig *c = r->config;
+    for (size_t i = 0; i < COUNT(used); i++)
+        if (used[i].type == INT && !used[i].may_be_null && *(int *)((char *)c + used[i].offset) == 0)
+            return complain("%s: %s is missing", r->called, used[i].name);
+    if (c->theta == 0) c->theta = 1e4;
+    if (!c->kv_heads) c->kv_heads = c->heads;
+    if (!c->head_dim && c->width % c->heads)
+        return complain("%s: hidden_size %d is not a multiple of num_attention_heads %d", r->called, c->width,
+                        c->heads);
+    if (!c->head_dim) c->head_dim = c->width / c->heads;
     if (c->heads % c->kv_heads)
-        return complain("--model %s: %d heads are not a multiple of %d kv heads", given, c->heads, c->kv_heads);
-    if (c->head_dim % 2) return complain("--model %s: head_dim is %d; must be even", given, c->head_dim);
-    if (!(c->theta > 0) || !isfinite(c->theta) || !(c->eps >= 0) || !isfinite(c->eps))
-        return complain("--model %s: rope_theta is %g, rms_norm_eps %g; must be above 0, and at least 0", given,
-                        c->theta, c->eps);
+        return complain("%s: %d heads are not a multiple of %d kv heads", r->called, c->heads, c->kv_heads);
+    if (c->head_dim % 2 || c->head_dim > 256)
+        return complain("%s: head_dim is %d; must be even, and at most 256", r->called, c->head_dim);
     return NULL;
+}
+
+/* The defaults are those of `transformers`; it has defaults for sizes too, which no file relies on. */
+static const char *read_model(ModelConfig *config, const cJSON *json, const char *called)
+{
+    const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
+    const char *name = cJSON_IsString(type) ? type->valuestring : "missing";
+    bool qwen3 = strcmp(name, "qwen3") == 0;
+    if (!qwen3 && strcmp(name, "llama") != 0)
+        return complain("%s: model_type %s; llama and qwen3 are known", called, name);
+    *config = (ModelConfig){
+        .kv_heads = qwen3 ? 32 : 0, .head_dim = qwen3 ? 128 : 0, .qk_norm = qwen3, .eps = 1e-6, .init_std = 0.02};
+    snprintf(config->name, sizeof config->name, "%s", name);
+    Reading r = {config, qwen3 ? QWEN3 : LLAMA, called};
+    const char *complaint = read_object(&r, json, OUTER);
+    if (!complaint) complaint = read_rope(&r, json, "rope_parameters");
+    if (!complaint) complaint = read_rope(&r, json, "rope_scaling");
+    if (!complaint) complaint = check_layer_types(&r, json);
+    return complaint ? complaint : finish(&r);
 }
 
 const char *model_config_read(ModelConfig *config, const char *dir)
 {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    char *text = read_text(path);
-    if (!text) return complain("--model %s: no such preset (%s) and no config.json there", dir, preset_names());
-    cJSON *json = cJSON_Parse(text);
-    free(text);
-    if (!json) return complain("--model %s: %s is not JSON", dir, path);
-
-    const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
-    const char *type_name = cJSON_IsString(type) ? type->valuestring : "missing", *complaint = NULL, *name;
-    bool qwen3 = strcmp(type_name, "qwen3") == 0;
-    *config = (ModelConfig){0};
-    snprintf(config->name, sizeof config->name, "%s", type_name);
-    if (!qwen3 && strcmp(type_name, "llama") != 0)
-        complaint = complain("--model %s: model_type %s; llama and qwen3 are known", dir, type_name);
-    else if ((name = unsupported(json)))
-        complaint = complain("--model %s: config.json asks for a %s that is not supported", dir, name);
-    else if ((name = take_constants(config, json, qwen3)))
-        complaint = complain("--model %s: %s in config.json is malformed", dir, name);
+    char path[4096], called[4200];
+    struct stat info;
+    if (snprintf(path, sizeof path, "%s/config.json", dir) >= (int)sizeof path || stat(path, &info) != 0 ||
+        !S_ISREG(info.st_mode))
+        return complain("--model %s: no such preset (%s) and no config.json there", dir, preset_names());
+    snprintf(called, sizeof called, "--model %.300s: config.json", dir);
+    if (info.st_size > LARGEST_FILE)
+        return complain("%s: %lld bytes; must be at most %d", called, (long long)info.st_size, LARGEST_FILE);
+    FILE *f = fopen(path, "rb");
+    if (!f) return complain("%s: cannot be read", called);
+    char *text = malloc((size_t)info.st_size + 1);
+    if (!text) fatal("out of memory for %s", path);
+    size_t length = fread(text, 1, (size_t)info.st_size, f);
+    fclose(f);
+    cJSON *json;
+    const char *complaint = json_parse(&json, text, length, called);
+    if (!complaint) complaint = read_model(config, json, called);
     cJSON_Delete(json);
-    return complaint ? complaint : check(config, dir);
+    free(text);
+    return complaint;
 }

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-enum { LINE = 1200 };
+enum { LINE = 1200, LARGEST_FILE = 1 << 20 };
 static const char HEADER[] = "# kernels chosen by --autotune";
 
 const char *cache_check(const char *path)
@@ -15,11 +15,17 @@ const char *cache_check(const char *path)
     FILE *f = fopen(path, "r");
     if (!f && errno == ENOENT) return NULL;
     if (!f) return complain("--autotune %s: %s", path, strerror(errno));
-    bool empty = fgets(line, sizeof line, f) == NULL;
+    bool ours = fgets(line, sizeof line, f) == NULL; /* empty */
     line[strcspn(line, "\r\n")] = '\0';
+    ours |= strcmp(line, HEADER) == 0;
+    rewind(f);
+    long bytes = 0;
+    for (int c; ours && bytes <= LARGEST_FILE && (c = getc(f)) != EOF; bytes++) ours = c != '\0';
     fclose(f);
-    return empty || strcmp(line, HEADER) == 0 ? NULL
-                                              : complain("--autotune %s: is there, and not a file of --autotune", path);
+    if (bytes > LARGEST_FILE)
+        return complain("--autotune %s: must be at most %d bytes; without it the choices are measured again", path,
+                        LARGEST_FILE);
+    return ours ? NULL : complain("--autotune %s: is there, and not a file of --autotune", path);
 }
 
 bool cache_find(char *value, size_t room, const char *path, const char *key,
@@ -45,7 +51,7 @@ bool cache_find(char *value, size_t room, const char *path, const char *key,
 
 const char *cache_append(const char *path, const char *key, const char *value)
 {
-    const char *complaint = cache_check(path); /* somebody may have put another file there meanwhile */
+    const char *complaint = cache_check(path); /* another file may be there by now */
     if (complaint) return complaint;
     FILE *f = fopen(path, "a+");
     if (!f) return complain("--autotune %s: %s", path, strerror(errno));

@@ -4,14 +4,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Returns NULL for a file that is not there or empty, or that this program has written; a complaint for anything else: it is
- * somebody's. */
+/* Returns NULL for a file that is not there or empty, or that this program has written: text of at most 1 MiB under its
+ * header. A complaint for any other file: it is the user's. */
 const char *cache_check(const char *path);
 
 /* The value of the last line with this key for which `good` is true; false if there is none. */
 bool cache_find(char *value, size_t room, const char *path, const char *key,
                 bool (*good)(const char *value, const void *context), const void *context);
 
-/* Begins the file if it must. Returns NULL, or a complaint if it cannot be opened, or is somebody's by now. A full
+/* Begins the file if it must. Returns NULL, or a complaint if it cannot be opened, or another file is there by now. A full
  * disk ends the job. */
 const char *cache_append(const char *path, const char *key, const char *value);
