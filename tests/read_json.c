@@ -1,11 +1,21 @@
 /* read_json TRACE LOG: fails unless TRACE is one JSON object whose spans nest or follow each other within every lane of
  * every rank, and LOG is one JSON object a line. */
-#include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static char *read_all(const char *path)
+#include "base/json.h"
+
+/* NULL, having said why, for what is not one JSON object. */
+static cJSON *parse(const char *text, size_t length, const char *path)
+{
+    cJSON *object;
+    const char *complaint = json_parse(&object, text, length, path);
+    if (complaint) fprintf(stderr, "%s\n", complaint);
+    return object;
+}
+
+static char *read_all(const char *path, size_t *length)
 {
     FILE *f = fopen(path, "rb");
     if (!f) return NULL;
@@ -15,6 +25,7 @@ static char *read_all(const char *path)
     char *text = calloc((size_t)size + 1, 1);
     if (fread(text, 1, (size_t)size, f) != (size_t)size) size = 0;
     fclose(f);
+    *length = (size_t)size;
     return text;
 }
 
@@ -37,7 +48,10 @@ static int tangled(const cJSON *a, const cJSON *b)
 
 static int check_trace(const char *path)
 {
-    cJSON *trace = cJSON_Parse(read_all(path));
+    size_t length;
+    char *text = read_all(path, &length);
+    cJSON *trace = text ? parse(text, length, path) : NULL;
+    free(text);
     const cJSON *events = cJSON_GetObjectItem(trace, "traceEvents");
     if (!cJSON_IsArray(events)) return fprintf(stderr, "%s is not a trace\n", path);
     for (const cJSON *a = events->child; a; a = a->next)
@@ -52,10 +66,11 @@ static int check_trace(const char *path)
 int main(int argc, char **argv)
 {
     if (argc != 3 || check_trace(argv[1])) return 1;
-    char *text = read_all(argv[2]);
+    size_t length;
+    char *text = read_all(argv[2], &length);
     for (char *line = text ? strtok(text, "\n") : NULL; line; line = strtok(NULL, "\n")) {
-        cJSON *object = cJSON_Parse(line);
-        if (!cJSON_IsObject(object)) return fprintf(stderr, "%s: not JSON: %s\n", argv[2], line), 1;
+        cJSON *object = parse(line, strlen(line), argv[2]);
+        if (!object) return 1;
         cJSON_Delete(object);
     }
     return text == NULL;
