@@ -4,7 +4,7 @@ rm -rf "$work/model"
 cp -r tests/fixtures/qwen3 "$work/model"
 model="--model $work/model --data $work/ascii --seq 16 --batch 4 --steps 1"
 head -c 600 LICENSE | tr "\200-\377" " " > "$work/ascii" # the fixtures have few words
-run 2 $ddp $model
+run 1 $ddp $model
 verdict "a small model trains" said 0
 printf '\377\377\377\377' | dd of="$work/model/model.safetensors" bs=1 conv=notrunc seek=$(($(wc -c < "$work/model/model.safetensors") - 4)) 2> /dev/null
 refused "weights that are not finite" "--model $work/model: model.norm.weight holds a weight that is not finite" 2 $model
@@ -18,8 +18,6 @@ rm -rf "$work/model"
 
 printf '# kernels chosen by --autotune\nmore\0' > "$work/tuned"
 refused "a file of --autotune with a NUL byte" "--autotune $work/tuned: is there, and not a file of --autotune" 1 $nano --autotune "$work/tuned"
-printf '# kernels chosen by --autotune\0' > "$work/tuned"
-refused "one in its first line" "--autotune $work/tuned: is there, and not a file of --autotune" 1 $nano --autotune "$work/tuned"
 if truncate -s 200G "$work/tuned" 2> /dev/null; then
     refused "and one of 200 GB" "--autotune $work/tuned: " 1 $nano --autotune "$work/tuned"
 fi

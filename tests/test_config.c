@@ -230,7 +230,7 @@ static const char *load(bool tied, bool with_head, const char *name, size_t at, 
     c.max_seq = 1;
     Kernels kernels = kernels_cpu();
     memory_use(&kernels);
-    Params p = params_create(&c, (Holding){.cut = CUT_NOTHING}, &kernels);
+    Params p = params_create(&c, (Placement){0}, &kernels);
     cJSON *header = cJSON_CreateObject();
     double data[400] = {0};
     size_t n = 0;
