@@ -1,4 +1,4 @@
-# Files and values as they should not be, as a user meets them. Sourced by run.sh, after cli.sh. (All cases: test_config.c.)
+# Files and values as they should not be, as a user meets them. Sourced by run.sh, after cli.sh. (All cases: test_config.c, test_options.c.)
 
 refused_alone() { # name, what the line must hold, flags...: without mpirun, which is quicker
     local name=$1 text=$2

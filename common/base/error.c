@@ -36,8 +36,8 @@ static size_t printable(const unsigned char *s)
     return control || too_long || surrogate || outside ? 0 : bytes;
 }
 
-/* One line that any terminal can print, whatever names and values hold: of each string at most VALUE_MAX bytes, so that what is
- * said about it is still there; other bytes than printable characters as \xNN. */
+/* One line that any terminal can print, also where names and values hold other bytes. Of each string it has at most VALUE_MAX
+ * bytes, so that what is said about it is still there; a byte that is no part of a printable character becomes \xNN. */
 static void format_line(char line[COMPLAINT_MAX], const char *format, va_list arguments)
 {
     char bounded[1024], text[COMPLAINT_MAX / 4]; /* an escaped byte takes four */
