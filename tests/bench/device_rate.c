@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "kernels/kernels.h"
+#include "settings/presets.h"
 #include "model/model_config.h"
 
 static const size_t STAGE = ((size_t)1 << 30) / sizeof(acc);

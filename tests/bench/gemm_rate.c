@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "model/model_config.h"
+#include "settings/presets.h"
 
 enum { REPEATS = 30 };
 
