@@ -1,6 +1,6 @@
 /* ranks: 1  builds: fp64 fp32 fp32-san
  *
- * Reading text, folders and files of tokens; which sequences a step takes, and what they may see. */
+ * Which sequences a step takes from the data, and what they may see. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,84 +18,6 @@ static void write_file(const char *path, const void *bytes, size_t size)
     assert_non_null(f);
     fwrite(bytes, 1, size, f);
     fclose(f);
-}
-
-static void text_and_folders(void **state)
-{
-    (void)state;
-    char dir[] = "/tmp/tiny-data-XXXXXX", path[64];
-    assert_non_null(mkdtemp(dir));
-    snprintf(path, sizeof path, "%s/b.txt", dir);
-    write_file(path, "world", 5);
-    snprintf(path, sizeof path, "%s/a.txt", dir);
-    write_file(path, "hello", 5);
-    snprintf(path, sizeof path, "%s/binary", dir);
-    write_file(path, "x\0y", 3);
-    snprintf(path, sizeof path, "%s/.hidden", dir);
-    write_file(path, "secret", 6);
-
-    Data *data;
-    assert_null(data_open(&data, dir, 256, 9, 0, 1));
-    assert_int_equal(data_tokens(data), 10); /* helloworld */
-    Rows rows = rows_create(9);
-    data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = 9}, 0, 0, 1, 0, &rows);
-    const char text[] = "helloworld"; /* one window fits, so it must be this one */
-    for (int t = 0; t < 9; t++) {
-        assert_int_equal(rows.token[t], text[t]);
-        assert_int_equal(rows.label[t], text[t + 1]);
-        assert_int_equal(rows.position[t], t);
-        assert_int_equal(rows.hi[t] - rows.lo[t], t + 1);
-    }
-    assert_int_equal(rows_area(&rows), 45);
-    rows_free(&rows);
-    data_close(data);
-
-    assert_non_null(strstr(data_open(&data, dir, 256, 10, 0, 1), "--seq 10: a sequence and its labels need 11"));
-    const char *complaint = data_open(&data, dir, 119, 4, 0, 1); /* 'w' is 119, the first byte of the second file */
-    assert_non_null(strstr(complaint, "b.txt: token 119 at offset 0 is outside the vocabulary of 119"));
-    assert_null(data_open(&data, dir, 119, 4, 0, 2)); /* rank 0 of 2 looks at the first half only */
-    data_close(data);
-    assert_non_null(data_open(&data, dir, 119, 4, 1, 2));
-    snprintf(path, sizeof path, "rm -r %s", dir);
-    assert_int_equal(system(path), 0);
-}
-
-static void token_files(void **state)
-{
-    (void)state;
-    const char *path = "/tmp/tiny-unit-tokens.bin";
-    int32_t file[256 + 4] = {20240801, 1, 4};
-    file[256] = 70000, file[257] = 1, file[258] = 2, file[259] = 3;
-    Data *data;
-    write_file(path, file, sizeof file);
-    assert_null(data_open(&data, path, 70001, 3, 0, 1));
-    Rows rows = rows_create(3);
-    data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = 3}, 0, 0, 1, 0, &rows);
-    assert_true(rows.token[0] == 70000 && rows.label[2] == 3);
-    rows_free(&rows);
-    data_close(data);
-    assert_non_null(strstr(data_open(&data, path, 70000, 3, 0, 1), "token 70000 at offset 0"));
-
-    file[0] = 20240520; /* now eight tokens of two bytes, though the header says four */
-    write_file(path, file, sizeof file);
-    assert_null(data_open(&data, path, 65536, 3, 0, 1));
-    assert_int_equal(data_tokens(data), 4);
-    data_close(data);
-    file[2] = 9;
-    write_file(path, file, sizeof file);
-    assert_non_null(strstr(data_open(&data, path, 65536, 3, 0, 1), "promises 9 tokens, the file holds 8"));
-    file[0] = 7;
-    write_file(path, file, sizeof file);
-    assert_non_null(strstr(data_open(&data, path, 65536, 3, 0, 1), "magic number 7"));
-    file[0] = 20240520, file[1] = 2;
-    write_file(path, file, sizeof file);
-    assert_non_null(strstr(data_open(&data, path, 65536, 3, 0, 1), "version 2"));
-    write_file(path, file, 100);
-    assert_non_null(strstr(data_open(&data, path, 65536, 3, 0, 1), "header"));
-    write_file(path, file, 0);
-    assert_non_null(strstr(data_open(&data, path, 65536, 3, 0, 1), "empty"));
-    unlink(path);
-    assert_non_null(strstr(data_open(&data, path, 65536, 3, 0, 1), "No such file"));
 }
 
 /* Sequence b of step s is the same whoever reads it, and --ignore drops about its fraction, unevenly. */
@@ -185,8 +107,9 @@ static void no_label_no_scale(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(text_and_folders),  cmocka_unit_test(token_files),
-    cmocka_unit_test(data_order),        cmocka_unit_test(data_windows_and_fingerprint),
+
+    cmocka_unit_test(data_order),
+    cmocka_unit_test(data_windows_and_fingerprint),
     cmocka_unit_test(no_label_no_scale),
 };
 TESTING_MAIN(tests)

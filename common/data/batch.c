@@ -46,7 +46,7 @@ void batch_read(Batch *b, long step)
     rows_upload(&b->kernels, &b->rows, &b->host);
     b->counted = rows_counted(&b->host);
     if (group && BUG(mean_of_means)) {
-        b->counted *= group_size(group); /* my own count, and 1/n for the average over ranks */
+        b->counted *= group_size(group); /* the mistake: this rank's count, and an average over the ranks */
         return;
     }
     if (group) comm_all_reduce(group, &b->counted, 1, COMM_INT64, COMM_SUM);

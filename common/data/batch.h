@@ -1,7 +1,7 @@
 /* One step's batch: the sequences that this rank trains on.
  *
- * The global batch of B sequences is cut by micro-step first, then by rank: micro-step m of A is sequences [m B/A,
- * (m+1) B/A) whatever the mesh, and data rank r of n takes the r-th n-th of them. All micro-steps are read before the
+ * The global batch of B sequences is cut by micro-step first, then by rank. Under every mesh, micro-step m of A is sequences
+ * [m B/A, (m+1) B/A); they are cut into n equal parts, and data rank r takes part r. All micro-steps are read before the
  * first begins, because the loss divides by the count of labels in the whole step, over all micro-steps and ranks.
  */
 #pragma once
@@ -24,8 +24,8 @@ typedef struct {
     int accumulate; /* A */
     int sequences;  /* of this rank in a micro-step: B / A / readers */
     Kernels kernels;
-    Rows host;       /* all micro-steps, one after the other, as they are read */
-    Rows rows;       /* the same in the backend's memory */
+    Rows host;       /* all micro-steps, one after the other, on the host */
+    Rows rows;       /* a copy in the backend's memory */
     int64_t counted; /* labels that count, over all micro-steps and ranks; set by batch_read */
 } Batch;
 

@@ -10,8 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/data.h"
 #include "base/error.h"
+#include "data/folder.h"
 
 /* The folder of a file that may not exist yet. */
 static const char *folder_of(const char *path, char copy[PATH_MAX])
@@ -20,7 +20,7 @@ static const char *folder_of(const char *path, char copy[PATH_MAX])
     return dirname(copy);
 }
 
-/* Two that write to one file, each from where it thinks the end is, overwrite each other. */
+/* Does this standard stream go to the file? Two writers, each with an offset of its own, overwrite each other. */
 static bool is_stream(const struct stat *file, int stream)
 {
     struct stat open_file;
@@ -28,8 +28,8 @@ static bool is_stream(const struct stat *file, int stream)
            open_file.st_ino == file->st_ino;
 }
 
-/* Writing to a named pipe needs a reader, who may not come (/dev/stdout may be a pipe without a name, whose reader is there);
- * to a link that leads nowhere would put a file somewhere else. */
+/* Refuses a pipe that has a name: to open it is to wait for a reader, and none may come. A pipe without a name, as /dev/stdout
+ * may be, has its reader. Refuses a link to nothing: the file would come to lie where the link points. */
 static const char *check_file(const char *flag, const char *path)
 {
     struct stat link, file;
@@ -71,61 +71,89 @@ static bool is_same_file(const char *a, const char *b)
     return S_ISREG(mine.st_mode) && mine.st_dev == other.st_dev && mine.st_ino == other.st_ino;
 }
 
-static bool is_read_as_data(const char *path, const char *data)
+typedef struct {
+    const char *flag, *path; /* path: "" if the flag is not given */
+    bool made;
+} Output;
+enum { OUTPUTS = 4 };
+
+static void list_outputs(const Config *c, Output outputs[OUTPUTS])
 {
-    struct stat info;
-    char folder[PATH_MAX], file[PATH_MAX];
-    if (stat(data, &info) != 0 || !S_ISDIR(info.st_mode)) return false;
-    if (!realpath(data, folder) || !full_path(path, file)) return false;
-    size_t length = strcmp(folder, "/") == 0 ? 0 : strlen(folder);
-    if (strncmp(file, folder, length) != 0 || file[length] != '/') return false;
-    for (char *name = strtok(file + length, "/"); name; name = strtok(NULL, "/"))
-        if (data_leaves_out(name)) return false;
-    return true;
+    const Output given[OUTPUTS] = {
+        {"log", c->log, false}, {"trace", c->trace, false}, {"dump", c->dump, false}, {"autotune", c->autotune, false}};
+    memcpy(outputs, given, sizeof given);
+}
+
+static bool is_file_of_model(const Config *c, const char *path)
+{
+    static const char *const names[] = {"config.json", "model.safetensors"};
+    for (int n = 0; n < 2 && c->pretrained; n++) {
+        char part[PATH_MAX];
+        if (snprintf(part, sizeof part, "%s/%s", c->model, names[n]) < PATH_MAX && is_same_file(path, part))
+            return true;
+    }
+    return false;
+}
+
+/* `data`: the folder of data; NULL: the data is one file. */
+static const char *check_output(const Config *c, const Output outputs[OUTPUTS], int o, const Folder *data)
+{
+    const char *flag = outputs[o].flag, *path = outputs[o].path;
+    char full[PATH_MAX];
+    const char *complaint = check_file(flag, path);
+    if (complaint) return complaint;
+    if (is_same_file(path, c->data)) return complain("--%s %s: the same file is given to --data", flag, path);
+    for (int other = 0; other < o; other++)
+        if (is_same_file(path, outputs[other].path))
+            return complain("--%s %s: the same file is given to --%s", flag, path, outputs[other].flag);
+    if (is_file_of_model(c, path)) return complain("--%s %s: is a file of --model %s", flag, path, c->model);
+    if (data && full_path(path, full) && folder_takes(data, full))
+        return complain("--%s %s: lies in --data %s, where the next run would read it", flag, path, c->data);
+    return NULL;
 }
 
 const char *outputs_check(const Config *c)
 {
-    const struct {
-        const char *flag, *path;
-    } files[] = {{"data", c->data}, {"log", c->log}, {"trace", c->trace}, {"dump", c->dump}, {"autotune", c->autotune}};
-    for (int f = 1; f < 5; f++) {
-        const char *flag = files[f].flag, *path = files[f].path;
-        if (!*path) continue;
-        const char *complaint = check_file(flag, path);
-        if (complaint) return complaint;
-        for (int o = 0; o < f; o++)
-            if (is_same_file(path, files[o].path))
-                return complain("--%s %s: the same file is given to --%s", flag, path, files[o].flag);
-        static const char *const weights[] = {"config.json", "model.safetensors"};
-        for (int w = 0; w < 2 && c->pretrained; w++) {
-            char part[PATH_MAX];
-            if (snprintf(part, sizeof part, "%s/%s", c->model, weights[w]) < PATH_MAX && is_same_file(path, part))
-                return complain("--%s %s: is a file of --model %s", flag, path, c->model);
-        }
-        if (is_read_as_data(path, c->data))
-            return complain("--%s %s: lies in --data %s, where the next run would read it", flag, path, c->data);
-    }
-    return NULL;
+    Output outputs[OUTPUTS];
+    Folder folder = {0};
+    struct stat info;
+    const char *complaint = NULL;
+    list_outputs(c, outputs);
+    bool any = *c->log || *c->trace || *c->dump || *c->autotune;
+    bool is_folder = any && stat(c->data, &info) == 0 && S_ISDIR(info.st_mode);
+    if (is_folder) complaint = folder_list(&folder, c->data);
+    for (int o = 0; o < OUTPUTS && !complaint; o++)
+        if (*outputs[o].path) complaint = check_output(c, outputs, o, is_folder ? &folder : NULL);
+    folder_free(&folder);
+    return complaint;
 }
 
 const char *outputs_create(const Config *c)
 {
-    struct {
-        const char *flag, *path;
-        bool made;
-    } files[] = {{"log", c->log, false}, {"trace", c->trace, false}, {"dump", c->dump, false}};
+    Output outputs[OUTPUTS];
     const char *complaint = NULL;
-    for (int f = 0; f < 3 && !complaint; f++) {
-        if (!*files[f].path) continue;
-        int file = open(files[f].path, O_WRONLY | O_CREAT | O_EXCL, 0666);
-        files[f].made = file >= 0;
-        if (files[f].made)
+    list_outputs(c, outputs);
+    for (int o = 0; o < OUTPUTS && !complaint; o++) {
+        if (!*outputs[o].path) continue;
+        int file = open(outputs[o].path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+        outputs[o].made = file >= 0;
+        if (file < 0 && errno == EEXIST) file = open(outputs[o].path, O_WRONLY | O_CREAT, 0666); /* as fopen will */
+        if (file >= 0)
             close(file);
-        else if (errno != EEXIST)
-            complaint = complain("--%s %s: %s", files[f].flag, files[f].path, strerror(errno));
+        else
+            complaint = complain("--%s %s: %s", outputs[o].flag, outputs[o].path, strerror(errno));
     }
-    for (int f = 0; f < 3 && complaint; f++)
-        if (files[f].made) unlink(files[f].path);
+    for (int o = 0; o < OUTPUTS && complaint; o++)
+        if (outputs[o].made) unlink(outputs[o].path);
     return complaint;
+}
+
+void output_write(FILE *file, const char *flag, const char *path, const void *bytes, size_t size)
+{
+    if (fwrite(bytes, 1, size, file) < size || fflush(file) != 0) fatal("--%s %s: %s", flag, path, strerror(errno));
+}
+
+void output_close(FILE *file, const char *flag, const char *path)
+{
+    if (fclose(file) != 0) fatal("--%s %s: %s", flag, path, strerror(errno));
 }

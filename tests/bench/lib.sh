@@ -36,12 +36,12 @@ import array, itertools, random, sys
 
 COUNT = 2000000
 vocab, path = int(sys.argv[1]), sys.argv[2]
-magic, code = (20240520, "H") if vocab <= 65536 else (20240801, "I")
+magic, version, code = (20240520, 1, "H") if vocab <= 65536 else (20240801, 7, "I")
 random.seed(vocab)
 ids = random.sample(range(vocab), vocab)
 zipf = list(itertools.accumulate(1 / (rank + 2.7) for rank in range(vocab)))
 with open(path, "wb") as f:
-    array.array("i", [magic, 1, COUNT] + 253 * [0]).tofile(f)
+    array.array("i", [magic, version, COUNT] + 253 * [0]).tofile(f)
     array.array(code, random.choices(ids, cum_weights=zipf, k=COUNT)).tofile(f)
 END_OF_PYTHON
 }
