@@ -8,6 +8,7 @@
 
 #include "comm/comm.h"
 #include "base/error.h"
+#include "settings/outputs.h"
 
 static void add_entries(cJSON *header, const Params *params, const char *prefix, size_t *offset)
 {
@@ -38,9 +39,11 @@ const char *dump_open(Dump *dump, const char *path, const Params *params, const 
     add_entries(header, params, "grad", &offset);
     add_entries(header, params, "final", &offset);
     char *text = cJSON_PrintUnformatted(header);
-    uint64_t length = (strlen(text) + 7) / 8 * 8; /* padded with spaces, so that the data is aligned */
-    fwrite(&length, sizeof length, 1, dump->file);
-    fprintf(dump->file, "%-*s", (int)length, text);
+    if (!text) fatal("out of memory for --dump %s", path);
+    uint64_t used = strlen(text), length = (used + 7) / 8 * 8; /* padded with spaces, so that the data is aligned */
+    output_write(dump->file, "dump", path, &length, sizeof length);
+    output_write(dump->file, "dump", path, text, used);
+    output_write(dump->file, "dump", path, "       ", length - used);
     free(text);
     cJSON_Delete(header);
     return NULL;
@@ -53,9 +56,9 @@ static void dump_views(Dump *dump, const Params *params, bool grads)
         const View *v = &params->view[n];
         size_t whole = params_whole_size(v);
         acc *host = malloc(whole * sizeof *host);
-        if (!host) fatal("out of memory for --dump");
+        if (!host) fatal("out of memory for --dump %s", dump->path);
         params_collect(params, &dump->kernels, v, grads, host);
-        if (dump->file) fwrite(host, sizeof *host, whole, dump->file);
+        if (dump->file) output_write(dump->file, "dump", dump->path, host, whole * sizeof *host);
         free(host);
     }
 }
@@ -70,7 +73,6 @@ void dump_weights(Dump *dump, const Params *params)
     if (!dump->on) return;
     dump_views(dump, params, false);
     if (!dump->file) return;
-    int bad = ferror(dump->file);
-    if (fclose(dump->file) != 0 || bad) fatal("--dump %s: %s", dump->path, strerror(errno));
+    output_close(dump->file, "dump", dump->path);
     dump->file = NULL;
 }

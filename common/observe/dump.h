@@ -14,11 +14,12 @@ typedef struct {
     Kernels kernels;
 } Dump;
 
-/* Opens the file and writes the header, on the rank that `writes`. Returns NULL or a complaint. */
+/* Opens the file and writes the header, on the rank that `writes`. Returns NULL, or a complaint if it cannot be opened. A failing
+ * disk ends the job, here and below. */
 const char *dump_open(Dump *dump, const char *path, const Params *params, const Kernels *kernels, bool writes);
 
 /* [all ranks] */
 void dump_gradients(Dump *dump, const Params *params);
 
-/* [all ranks] Writes the weights and closes the file. Fails if the disk did. */
+/* [all ranks] Writes the weights and closes the file. */
 void dump_weights(Dump *dump, const Params *params);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "kernels/memory.h"
+#include "settings/outputs.h"
 
 /* --- the log's first line --- */
 
@@ -82,8 +83,10 @@ static cJSON *configuration(const Config *c, const OptionTable *tables, int coun
 static void write_line(const Metrics *m, cJSON *object)
 {
     char *text = cJSON_PrintUnformatted(object);
-    if (fprintf(m->log, "%s\n", text) < 0 || fflush(m->log) != 0)
-        fatal("--log %s: %s", m->config->log, strerror(errno));
+    if (!text) fatal("out of memory for --log %s", m->config->log);
+    size_t length = strlen(text);
+    text[length] = '\n'; /* in place of the zero, so that a line is written whole */
+    output_write(m->log, "log", m->config->log, text, length + 1);
     free(text);
     cJSON_Delete(object);
 }
@@ -169,6 +172,6 @@ void metrics_step(Metrics *m, long step, double loss, double norm, double lr)
 
 void metrics_close(Metrics *m)
 {
-    if (m->log) fclose(m->log);
+    if (m->log) output_close(m->log, "log", m->config->log);
     m->log = NULL;
 }

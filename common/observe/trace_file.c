@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "comm/comm.h"
 #include "comm/trace.h"
+#include "settings/outputs.h"
 
 static const char *path; /* NULL: off */
 static FILE *file;       /* on rank 0 */
@@ -16,6 +17,8 @@ const char *trace_file_open(const char *path_)
 {
     if (comm_world_rank() == 0 && !(file = fopen(path_, "w")))
         return complain("--trace %s: %s", path_, strerror(errno));
+    static const char begin[] = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+    if (file) output_write(file, "trace", path_, begin, sizeof begin - 1);
     trace_record(true);
     path = path_;
     return NULL;
@@ -33,19 +36,21 @@ void trace_file_write(void)
     if (!path) return;
     Group *control = comm_control();
     FILE *f = file;
-    if (f) fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n");
     for (int r = 0; r < group_size(control); r++) {
         size_t size = 0;
         char *text = group_rank(control) == r ? trace_text(&size) : NULL;
         int64_t length = (int64_t)size;
         comm_broadcast(control, &length, 1, COMM_INT64, r);
-        if (!text && !(text = malloc((size_t)length))) fatal("--trace %s: no memory", path);
+        if (!text && !(text = malloc((size_t)length))) fatal("out of memory for --trace %s", path);
         comm_broadcast(control, text, (size_t)length, COMM_BYTE, r);
-        if (f) fwrite(text, 1, (size_t)length, f);
+        if (f) output_write(f, "trace", path, text, (size_t)length);
         free(text);
     }
-    if (f) fprintf(f, "{\"ph\":\"M\",\"name\":\"trace_end\",\"pid\":0}\n]}\n");
-    if (f && (ferror(f) || fclose(f) != 0)) fatal("--trace %s: %s", path, strerror(errno));
+    static const char end[] = "{\"ph\":\"M\",\"name\":\"trace_end\",\"pid\":0}\n]}\n";
+    if (f) {
+        output_write(f, "trace", path, end, sizeof end - 1);
+        output_close(f, "trace", path);
+    }
     if (trace_events_lost())
         fprintf(stderr, "--trace: the first %d events of rank %d are kept\n", trace_events_lost(), comm_world_rank());
     path = NULL;
