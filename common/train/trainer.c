@@ -139,10 +139,12 @@ void trainer_begin(Trainer *t, Replicas replicas)
     agree(params_check_start(&t->model->params, &c->kernels, &replicas));
     int64_t area = (int64_t)c->batch * c->seq * (c->seq + 1) / 2; /* causal, whole sequences */
     agree(first_rank() ? outputs_create(c) : NULL);
+    if (*c->autotune && first_rank()) autotune_save(c->autotune);
     agree(metrics_open(&t->metrics, c, t->table, t->tables, &t->mesh, area));
     agree(*c->dump ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels, first_rank()) : NULL);
     Params whole = params_table(&c->architecture);
     run_begin(c, &t->mesh, whole.count, data_tokens(t->data));
+    if (first_rank()) data_print_notes(t->data);
     params_free(&whole);
     t->verify = verify_create(t->config.verify, t->model, &t->batch, t->optimizer.config, replicas);
     trace_begin("step 1");

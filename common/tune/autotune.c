@@ -92,7 +92,8 @@ static const char *choose_variant(Bench *b, const Kernels *kernels, int first, c
         snprintf(variant, 64, "%s", candidate->name);
     }
     printf("autotune: %s: %.3f ms for %d rows\n", variant, best, b->rows);
-    return cache_append(path, key, variant);
+    cache_add(key, variant);
+    return NULL;
 }
 
 /* Must the tuner choose a variant for the entry of variant `first`? True if `first` is the entry's first variant, the
@@ -155,7 +156,8 @@ static const char *choose_plan(int *taken, double ms[2], Bench *b, Product produ
     ms[0] += time[0] * m.times;
     ms[1] += time[*taken] * m.times;
     snprintf(value, sizeof value, "%d", *taken);
-    return cache_append(path, key, value);
+    cache_add(key, value);
+    return NULL;
 }
 
 /* [all ranks] Chooses the plans of all products and makes `kernels` use them. `decides`: on rank 0, unless it has a
@@ -223,4 +225,9 @@ const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int s
         kernels->free(workspace);
     }
     return complaint;
+}
+
+void autotune_save(const char *path)
+{
+    cache_save(path);
 }

@@ -23,8 +23,11 @@
  *   rows    rows of a micro-step; seq: rows of a sequence
  *   chunks  forward and backward-input products are computed in so many calls, each on rows / chunks rows
  *   chosen  the text of --kernel
- *   path    the file, which rank 0 reads and writes
- * Rank 0 prints what it measures. Returns NULL or a complaint: on rank 0 about the file, or on all ranks if their
+ *   path    the file, which rank 0 reads
+ * Rank 0 prints what it measures. Writes nothing: the run may still be refused. Returns NULL or a complaint: on rank 0 about the file, or on all ranks if their
  * kernels differ. */
 const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int seq, int chunks, const char *chosen,
                      const char *path);
+
+/* On rank 0, when the run cannot be refused any more: adds to `path` what was measured. A failure ends the job. */
+void autotune_save(const char *path);

@@ -2,12 +2,16 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "settings/outputs.h"
 
 enum { LINE = 1200, LARGEST_FILE = 1 << 20 };
 static const char HEADER[] = "# kernels chosen by --autotune";
+static char *lines; /* added and not saved yet */
+static size_t lines_length;
 
 const char *cache_check(const char *path)
 {
@@ -49,16 +53,28 @@ bool cache_find(char *value, size_t room, const char *path, const char *key,
     return found;
 }
 
-const char *cache_append(const char *path, const char *key, const char *value)
+void cache_add(const char *key, const char *value)
 {
+    size_t length = strlen(key) + strlen(value) + sizeof " = \n";
+    lines = realloc(lines, lines_length + length);
+    if (!lines) fatal("out of memory for --autotune");
+    lines_length += (size_t)snprintf(lines + lines_length, length, "%s = %s\n", key, value);
+}
+
+void cache_save(const char *path)
+{
+    static const char flag[] = "autotune";
     const char *complaint = cache_check(path); /* another file may be there by now */
-    if (complaint) return complaint;
+    if (complaint) fatal("%s", complaint);
     FILE *f = fopen(path, "a+");
-    if (!f) return complain("--autotune %s: %s", path, strerror(errno));
+    if (!f) fatal("--autotune %s: %s", path, strerror(errno));
     int last = fseek(f, -1, SEEK_END) == 0 ? fgetc(f) : EOF; /* of the file as it is now; EOF: it is empty, or new */
     fseek(f, 0, SEEK_END);
-    int bad = last == EOF ? fprintf(f, "%s\n", HEADER) < 0 : last != '\n' ? fputc('\n', f) == EOF : 0;
-    bad |= fprintf(f, "%s = %s\n", key, value) < 0;
-    if (fclose(f) != 0 || bad) fatal("--autotune %s: %s", path, strerror(errno));
-    return NULL;
+    if (last == EOF) output_write(f, flag, path, HEADER, sizeof HEADER - 1);
+    if (last != '\n') output_write(f, flag, path, "\n", 1);
+    if (lines) output_write(f, flag, path, lines, lines_length);
+    output_close(f, flag, path);
+    free(lines);
+    lines = NULL;
+    lines_length = 0;
 }

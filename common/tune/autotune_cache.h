@@ -12,6 +12,8 @@ const char *cache_check(const char *path);
 bool cache_find(char *value, size_t room, const char *path, const char *key,
                 bool (*good)(const char *value, const void *context), const void *context);
 
-/* Begins the file if it must. Returns NULL, or a complaint if it cannot be opened, or another file is there by now. A full
- * disk ends the job. */
-const char *cache_append(const char *path, const char *key, const char *value);
+/* Adds a choice, which cache_save will write. */
+void cache_add(const char *key, const char *value);
+
+/* Appends what was added to the file, or begins it. A failure ends the job. */
+void cache_save(const char *path);
