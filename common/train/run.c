@@ -31,8 +31,18 @@ static bool same_flags(const OptionTable *tables, int count)
     return comm_same_bits(comm_control(), &hash, sizeof hash);
 }
 
+/* Opens /dev/null in place of each standard stream that the caller has closed. Otherwise a file of the run would get its
+ * descriptor, and what is printed would go into that file. */
+static void open_streams(void)
+{
+    for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
+        if (fcntl(stream, F_GETFD) < 0 && open("/dev/null", O_RDWR) != stream)
+            fatal("/dev/null: cannot be opened in place of standard stream %d, which is closed", stream);
+}
+
 void run_start(int argc, char **argv, const char *program, const OptionTable *tables, int count, Config *config)
 {
+    open_streams();
     setvbuf(stdout, NULL, _IOLBF, 0);
     config->lr = -1; /* not given */
     int help;
@@ -105,8 +115,7 @@ void run_begin(Config *c, const Mesh *mesh, size_t parameters, int64_t tokens)
 int run_finish(int status)
 {
     trace_file_write();
-    if ((fflush(stdout) != 0 || ferror(stdout)) &&
-        fcntl(STDOUT_FILENO, F_GETFD) >= 0) { /* it is not closed on purpose */
+    if (fflush(stdout) != 0 || ferror(stdout)) {
         fprintf(stderr, "rank %d: standard output: not all could be written\n", comm_world_rank());
         status = status ? status : 1;
     }
