@@ -26,7 +26,7 @@ tokens llama3 7 "$work/kinds/llama3"
 cp LICENSE "$work/kinds/text.bin"
 for kind in gpt2 llama3 text.bin; do
     run 2 $ddp --model nano --steps 1 --data "$work/kinds/$kind" --log "$work/log.$kind"
-    verdict "--data: $kind trains, whatever its name" [ $status = 0 ]
+    verdict "--data: $kind trains, under any name" [ $status = 0 ]
 done
 verdict "bytes in a vocabulary of bytes need no note" [ "$(grep -c ^note "$work/out")" = 0 ]
 loss() { grep -o '"loss":[0-9.e-]*' "$1"; }
@@ -98,10 +98,10 @@ verdict "closed streams: an error line does not go into a file" [ $status = 1 -a
 
 # --- too little memory ---
 
-starved() { # KiB of addresses, flags...
+starved() { # KiB of addresses, flags... Threads take addresses, and so does a GPU.
     local limit=$1
     shift
-    run 2 bash -c "ulimit -v $limit; exec $ddp $*"
+    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 run 2 bash -c "ulimit -v $limit; exec $ddp --device cpu $*"
 }
 ran_out() { # text: of one or both ranks
     [ "$status" = 1 ] && grep -qE -- "^rank [01] on .*: out of memory $1" "$work/err" && ! grep -qvE 'out of memory|ended by a signal' "$work/err"
@@ -114,6 +114,6 @@ if truncate -s 8G "$work/huge" 2> /dev/null; then
 fi
 mkdir "$work/large"
 head -c 300000000 /dev/zero | tr '\000' a > "$work/large/text"
-starved 500000 --model nano --steps 1 --data "$work/large"
+starved 550000 --model nano --steps 1 --data "$work/large"
 verdict "too little memory for a folder of data" ran_out "for --data $work/large/text"
 rm -r "$work/large"

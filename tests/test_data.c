@@ -20,7 +20,7 @@ static void write_file(const char *path, const void *bytes, size_t size)
     fclose(f);
 }
 
-/* Sequence b of step s is the same whoever reads it, and --ignore drops about its fraction, unevenly. */
+/* Sequence b of step s is the same on every rank that reads it, and --ignore drops about its fraction, unevenly. */
 static void data_order(void **state)
 {
     (void)state;

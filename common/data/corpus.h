@@ -1,6 +1,6 @@
 /* The tokens of --data as one long row: of one file, or of all files of a folder, one after the other.
  *
- * A file that begins with a magic number of llm.c is a file of tokens, whatever its name; any other file is text, and each
+ * A file that begins with a magic number of llm.c is a file of tokens under any name; any other file is text, and each
  * byte of it is a token. A corpus holds one kind only, so that no sequence mixes vocabularies:
  *
  *   magic number  version  a token is
