@@ -31,14 +31,11 @@ done
 verdict "bytes in a vocabulary of bytes need no note" [ "$(grep -c ^note "$work/out")" = 0 ]
 loss() { grep -o '"loss":[0-9.e-]*' "$1"; }
 verdict "and 16 or 32 bits are the same tokens" [ "$(loss "$work/log.gpt2")" = "$(loss "$work/log.llama3")" ]
-refused "version 1 of llama-3's layout" "gpt-wrong: version 1; a file of llama-3's tokens (uint32), magic number 20240801, has version 7" 2 \
-    --model nano --data "$(tokens llama3 1 "$work/gpt-wrong"; echo "$work/gpt-wrong")"
 refused "a folder of several kinds" "a folder of data must hold one kind" 3 --model nano --data "$work/kinds"
 tokens gpt2 1 "$work/shards/a"
 tokens gpt2 1 "$work/shards/b"
 run 2 $ddp --model nano --steps 1 --data "$work/shards"
 verdict "a folder of files of tokens is one corpus" grep -q "^data .*/shards: 8192 tokens;" "$work/out"
-refused "a binary file that is no file of tokens" "a zero byte at offset 2, so it is no text" 2 --model nano --data "$(printf 'ab\0%100s' x > "$work/zero"; echo "$work/zero")"
 { cat LICENSE; printf '\351'; } > "$work/latin1"
 run 2 $ddp --model tests/fixtures/llama --data "$work/latin1" --seq 8 --batch 2 --steps 1
 verdict "bytes outside the vocabulary are refused" failed_once 2 "latin1: byte 233 at offset 1083 is outside the vocabulary of 131"
@@ -67,8 +64,8 @@ verdict "first weights that differ: nothing is written" [ $status = 2 -a ! -e "$
 
 for flag in dump trace; do
     run 2 $ddp $nano --$flag /dev/full
-    verdict "--$flag on a full disk fails before the first step" failed_once 1 "--$flag /dev/full: No space left on device"
-    verdict "and before it" [ "$(grep -c '^step' "$work/out")" = 0 ]
+    verdict "--$flag on a full disk fails" failed_once 1 "--$flag /dev/full: No space left on device"
+    verdict "and no step was made" [ "$(grep -c '^step' "$work/out")" = 0 ]
 done
 limited() { # KiB that a file may have, flag, steps: run with --flag
     run 2 bash -c "ulimit -f $1; exec $ddp --model nano --data LICENSE --steps $3 --$2 $work/limited"
@@ -79,7 +76,7 @@ verdict "at once" [ "$(grep -c '^step' "$work/out")" -lt 10 ]
 limited 16 dump 50
 verdict "--dump on a disk that fills up fails" failed_once 1 "--dump $work/limited: File too large"
 verdict "at once" [ "$(grep -c '^step' "$work/out")" = 0 ]
-limited 16 trace 50
+limited 4 trace 5
 verdict "--trace on a disk that fills up fails" failed_once 1 "--trace $work/limited: File too large"
 
 { echo "# kernels chosen by --autotune"; printf '%993s' x; } > "$work/limited"
@@ -104,7 +101,8 @@ starved() { # KiB of addresses, flags... Threads take addresses, and so does a G
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 run 2 bash -c "ulimit -v $limit; exec $ddp --device cpu $*"
 }
 ran_out() { # text: of one or both ranks
-    [ "$status" = 1 ] && grep -qE -- "^rank [01] on .*: out of memory $1" "$work/err" && ! grep -qvE 'out of memory|ended by a signal' "$work/err"
+    [ "$status" = 1 ] && grep -qE -- "^rank [01] on .*: out of memory $1" "$work/err" &&
+        ! grep '^rank' "$work/err" | grep -qvE 'out of memory|ended by a signal' # what Open MPI adds is its own
 }
 starved 1500000 --model 350m --data README.md --seq 256 --batch 2 --steps 1
 verdict "too little memory for the weights" ran_out "on the cpu: [0-9]* bytes for parameters, beside [0-9]* that this rank holds"
