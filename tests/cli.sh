@@ -119,8 +119,6 @@ run 2 $ddp --model "$(printf 'two\nlines')"
 verdict "a complaint is one line, whatever a name holds" [ $status = 2 -a "$(wc -l < "$work/err")" = 1 ]
 run 2 $ddp $nano --log /dev/full
 verdict "a full disk under --log is a failure" said 1 '--log /dev/full: No space left'
-run 2 $ddp $nano --verify --timeout 0.001
-verdict "when the watchdog has spoken the run has failed" [ $status != 0 ]
 for flag in log dump trace; do
     run 2 $ddp $nano --$flag "$work/none/file"
     verdict "a --$flag that cannot be written is refused" said 2 "^--$flag $work/none/file: No such file"
@@ -155,29 +153,6 @@ for threads in 1 2; do
     OMP_NUM_THREADS=$threads run 1 $ddp $nano
     verdict "a rank runs on OMP_NUM_THREADS=$threads threads" grep -q "^model nano.* threads: $threads)" "$work/out"
 done
-
-# --- things go wrong while running ---
-
-run 3 build/fp64/hang missing
-verdict "a rank that never comes" said 1 'rank 0: no progress for 2 s: waiting in all_reduce #2 on world' \
-    'rank 2: no progress' 'rank 1: (no progress for 2 s|ended by a signal): computing, after all_reduce #1 on world'
-run 3 build/fp64/hang loop
-verdict "a rank that computes for ever" said 1 'rank 0: no progress for 2 s: waiting in' 'rank 1: .*computing, after all_reduce #1'
-run 3 build/fp64/hang kinds
-verdict "other collectives: each rank says where it waits" said 1 'rank 1: .*waiting in broadcast #2' 'rank 2: .*waiting in all_reduce #2'
-run 3 build/fp64-debug/hang mismatch
-verdict "debug: other counts are a message, not a hang" said 1 'mismatch on group world at collective #2' \
-    'rank 0: all_reduce of 4 double' 'rank 1: all_reduce of 5 double'
-run 3 build/fp64-debug/hang kinds
-verdict "debug: other kinds are a message, not a hang" said 1 'mismatch on group world' 'rank 1: broadcast of 8 double'
-run 3 build/fp64/hang leaves
-verdict "a rank that does not come to the end of MPI" said 1 'rank 0: no progress for .* in MPI_Finalize, after all_reduce'
-run 3 build/fp64/hang busy
-verdict "signs of life keep the watchdog quiet" said 0
-
-verdict "a rank that is stopped beside the twin ends the run" loses_a_rank STOP 40 3 $ddp --model nano --data LICENSE --verify=1000000 --timeout 3
-verdict "and the others say where they wait" grep -q 'no progress for .*waiting in' "$work/err"
-verdict "a killed rank ends the run" loses_a_rank KILL 10 3 $ddp --model nano --data LICENSE
 
 # --- what flags write ---
 

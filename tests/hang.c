@@ -1,51 +1,79 @@
-/* A program that goes wrong on purpose, so that tests/cli.sh can look at what is said about it.
+/* A program that goes wrong on purpose, so that tests/cli_watchdog.sh can look at what is said about it.
  *
- *   hang missing     rank 1 never joins a collective that the others wait in
- *   hang loop        rank 1 computes for ever, and the others wait for it
- *   hang mismatch    rank 1 calls the same collective with another count (debug builds say so)
- *   hang kinds       rank 1 calls another collective
- *   hang crash       rank 1 dies
- *   hang leaves      rank 1 never comes to the end of MPI, where the others wait for it
- *   hang busy        everyone computes for a while, showing signs of life: nothing is wrong
+ *   hang MODE [RANK]     RANK, 1 if not given, is the odd one; a single rank is the odd one too
+ *
+ *   missing    the odd one goes to the end of MPI, the others wait in a collective
+ *   kinds      it calls another collective
+ *   mismatch   it calls the same collective with another count (debug builds say so)
+ *   slow       it computes for three times the timeout without a sign of life, and the others wait for it
+ *   busy       all compute for a while, showing signs of life
+ *   stop       its process is stopped while it computes
+ *   wait       its process is stopped while it waits for the others, which compute for a while
+ *   last       its process is stopped before the end of MPI
+ *   leaves     it never comes to the end of MPI
+ *   kill       its process is killed
+ *   exit       it exits without a word
  */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "comm/comm.h"
-#include "comm/recorder.h"
+#include "comm/watchdog.h"
+
+enum { TIMEOUT = 1 };
+
+static const char *mode;
+
+static bool is(const char *name)
+{
+    return strcmp(mode, name) == 0;
+}
+
+static void compute(double seconds)
+{
+    for (double end = clock_seconds() + seconds; clock_seconds() < end;) {
+    }
+}
+
+static void stop_me_later(int unused)
+{
+    (void)unused;
+    raise(SIGSTOP);
+}
 
 int main(int argc, char **argv)
 {
     comm_init(&argc, &argv);
-    const char *how = argc > 1 ? argv[1] : "";
-    bool leaves = strcmp(how, "leaves") == 0;
-    if (!leaves) watchdog_start(2);
+    mode = argc > 1 ? argv[1] : "";
+    watchdog_start(TIMEOUT);
     Group *world = comm_world();
-    bool odd_one = group_rank(world) == 1;
+    bool odd_one = group_size(world) == 1 || group_rank(world) == (argc > 2 ? atoi(argv[2]) : 1);
     double x[8] = {0};
     comm_all_reduce(world, x, 4, COMM_DOUBLE, COMM_SUM);
 
-    if (strcmp(how, "missing") == 0 && odd_one) {
-        pause();
-    } else if (strcmp(how, "loop") == 0 && odd_one) {
-        for (;;) comm_progress();
-    } else if (strcmp(how, "mismatch") == 0) {
-        comm_all_reduce(world, x, odd_one ? 5 : 4, COMM_DOUBLE, COMM_SUM);
-    } else if (strcmp(how, "kinds") == 0 && odd_one) {
-        comm_broadcast(world, x, 8, COMM_DOUBLE, 0);
-    } else if (strcmp(how, "crash") == 0 && odd_one) {
-        raise(SIGKILL);
-    } else if (strcmp(how, "busy") == 0) {
-        for (int i = 0; i < 40; i++) {
+    if (is("busy"))
+        for (int i = 0; i < 30; i++) {
             usleep(100000);
             comm_progress();
         }
+    if (is("mismatch")) comm_all_reduce(world, x, odd_one ? 5 : 4, COMM_DOUBLE, COMM_SUM);
+    if (is("kinds") && odd_one) comm_broadcast(world, x, 8, COMM_DOUBLE, 0);
+    if (is("slow") && odd_one) compute(3 * TIMEOUT);
+    if (is("stop") && odd_one) raise(SIGSTOP);
+    if (is("kill") && odd_one) raise(SIGKILL);
+    if (is("exit") && odd_one) _exit(0);
+    if (is("wait") && odd_one) {
+        signal(SIGALRM, stop_me_later);
+        alarm(1);
     }
-    comm_all_reduce(world, x, 8, COMM_DOUBLE, COMM_MAX);
-    if (leaves && odd_one) pause();
-    if (leaves) watchdog_start(0.1); /* there it is patient: 60 times that */
+    if (is("wait") && !odd_one) compute(3 * TIMEOUT);
+    if (!is("missing") || !odd_one) comm_all_reduce(world, x, 8, COMM_DOUBLE, COMM_MAX);
+    if (is("last") && odd_one) raise(SIGSTOP);
+    if (is("leaves") && odd_one) compute(3 * TIMEOUT);
     comm_finalize();
     return 0;
 }

@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "kernels/kernels.h"
 #include "kernels/memory.h"
-#include "comm/recorder.h"
+#include "comm/watchdog.h"
 #include "base/rng.h"
 #include "observe/verify.h"
 

@@ -6,11 +6,12 @@
 
 #include "base/bug.h"
 #include "comm/comm_internal.h"
+#include "comm/peers.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/precision.h"
 #include "comm/recorder.h"
 #include "comm/trace.h"
+#include "comm/watchdog.h"
 
 static Group groups[GROUPS_MAX];
 static int group_total;
@@ -32,15 +33,28 @@ static Group *group_new(const char *name)
     return group;
 }
 
+/* [all ranks] The ranks of each host share a table, by which their watchdogs see each other. */
+static void meet_peers(const Group *world)
+{
+    PeersAddress address = {.fd = -1};
+    if (local_rank == 0) address = peers_create(local_ranks);
+    backend_host_broadcast(&address, sizeof address);
+    bool here = peers_open(address, local_ranks, local_rank);
+    peers_join(backend_host_all(here), world->size);
+}
+
 void comm_init(int *argc, char ***argv)
 {
     Group *world = group_new("world"), *control = group_new("control");
+    peers_begin();
     backend_init(argc, argv, &world->rank, &world->size, &local_rank, &local_ranks);
+    error_join_job(world->rank, comm_abort);
+    meet_peers(world);
     backend_duplicate(world->index, control->index);
     control->size = world->size;
     control->rank = world->rank;
     control->counted = false;
-    error_join_job(world->rank, comm_abort);
+    peers_set_phase(PEER_RUNNING);
 }
 
 void comm_finalize(void)
@@ -83,7 +97,11 @@ Group *group_split(Group *parent, int color, const char *name)
 {
     Group *group = group_new(name);
     group->counted = parent->counted;
+    int record = recorder_begin("group_split", parent->name, parent->sequence, 0, __FILE__, __LINE__);
+    recorder_waits_for(record);
     backend_split(parent->index, color, group->index, &group->size, &group->rank);
+    recorder_waits_for(-1);
+    recorder_end(record);
     return color >= 0 ? group : NULL;
 }
 
@@ -153,7 +171,8 @@ static Work *start(Group *group, Collective what)
         group->count[what.kind].payload += bytes * comm_payload_factor(what.kind, group->size);
     }
 
-    work->record = recorder_begin(group, &what);
+    work->record = recorder_begin(comm_kind_name(what.kind), group->name, group->sequence, what.count, what.place.file,
+                                  what.place.line);
     work->started = trace_clock();
     recorder_waits_for(work->record);
     backend_compare(work);
@@ -263,18 +282,6 @@ double comm_sent(void)
         for (int k = 0; k < COMM_KINDS; k++)
             if (groups[g].counted) sent += groups[g].count[k].payload;
     return sent;
-}
-
-const char *comm_kind_name(CommKind kind)
-{
-    static const char *const name[COMM_KINDS] = {"barrier", "broadcast", "all_reduce", "all_gather", "reduce_scatter"};
-    return name[kind];
-}
-
-size_t comm_type_size(CommType type)
-{
-    static const size_t size[] = {1, sizeof(int64_t), sizeof(double), sizeof(real), sizeof(acc)};
-    return size[type];
 }
 
 Group *comm_group(int index)

@@ -16,19 +16,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "comm/kinds.h"
+
 typedef struct Group Group; /* an ordered set of ranks; a rank knows its place only through a group */
 typedef struct Work Work;   /* a collective that was started */
 
-typedef enum {
-    COMM_BARRIER,
-    COMM_BROADCAST,
-    COMM_ALL_REDUCE,
-    COMM_ALL_GATHER,
-    COMM_REDUCE_SCATTER,
-    COMM_KINDS
-} CommKind;
-typedef enum { COMM_BYTE, COMM_INT64, COMM_DOUBLE, COMM_REAL, COMM_ACC } CommType;
-typedef enum { COMM_SUM, COMM_MAX, COMM_MIN } CommOp;
 typedef struct {
     const char *file;
     int line;
@@ -113,8 +105,6 @@ double comm_payload_factor(CommKind kind, int ranks);
 
 CommCount group_count(const Group *group, CommKind kind);
 double comm_sent(void); /* payload of all counted groups since the start */
-const char *comm_kind_name(CommKind kind);
-size_t comm_type_size(CommType type);
 
 /* While on (calls nest), collectives are neither counted nor traced nor skipped by --bug: what checks a run is not part of
  * it. */

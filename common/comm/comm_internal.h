@@ -1,5 +1,5 @@
-/* What comm.c shares with what is behind it (comm_mpi.c, comm_nccl.c or no_cuda.c) and with the flight recorder, and with
- * nobody else. */
+/* What comm.c shares with what is behind it, comm_mpi.c and comm_nccl.c (or no_nccl.c), and with nobody else. comm.c calls
+ * them, comm_nccl.c calls comm_mpi.c, and neither calls back. */
 #pragma once
 
 #include "comm/comm.h"
@@ -41,6 +41,11 @@ enum { GROUPS_MAX = 256, WORKS_MAX = 1024 }; /* one in flight for each unit of a
 /* --- the backend --- */
 
 void backend_init(int *argc, char ***argv, int *world_rank, int *world_size, int *local_rank, int *local_ranks);
+
+/* [all ranks of this host] From its first rank to the others; and: is it true on all of them? */
+void backend_host_broadcast(void *data, size_t bytes);
+bool backend_host_all(bool good);
+
 void backend_finalize(void);
 void backend_split(int parent, int color, int child, int *size, int *rank); /* child: index of the new group */
 void backend_duplicate(int parent, int child);
@@ -48,7 +53,16 @@ void backend_start(Work *work);
 bool backend_test(Work *work);
 void backend_wait(Work *work);
 
-/* --- GPU memory: comm_nccl.c, or no_cuda.c where nothing is --- */
+/* [all ranks of the group] Blocking, neither recorded nor counted: `all` gets each rank's `mine`, in order of rank; rank
+ * 0's data to the others. */
+void backend_gather(const Group *group, void *all, const void *mine, size_t bytes);
+void backend_broadcast(const Group *group, void *data, size_t bytes);
+
+/* Debug builds: compares kind, count, type, operation and root with every rank of the group and aborts, naming both
+ * places, when they differ. Elsewhere: nothing. */
+void backend_compare(const Work *work);
+
+/* --- GPU memory: comm_nccl.c, or no_nccl.c where nothing is --- */
 
 bool device_owns(const void *buffer);
 void device_start(Work *work);
@@ -58,13 +72,3 @@ void device_finalize(void);
 
 /* [all ranks of the group] Makes what the group's collectives on GPU memory need. Otherwise the first of them does. */
 void device_open(Group *group);
-
-/* From any thread: has the GPU done the collective with this slot in the flight recorder? */
-bool device_passed(int record);
-
-/* From any thread: NULL, or what NCCL says has gone wrong behind the host's back. */
-const char *device_failure(void);
-
-/* Debug builds: compares kind, count, type, operation and root with every rank of the group and aborts, naming both
- * places, when they differ. Elsewhere: nothing. */
-void backend_compare(const Work *work);

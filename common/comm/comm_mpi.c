@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "comm/comm_internal.h"
+#include "comm/peers.h"
 #include "base/error.h"
 #include "base/precision.h"
 
@@ -17,6 +18,7 @@
 
 static MPI_Comm comms[GROUPS_MAX];      /* by Group.index */
 static MPI_Request requests[WORKS_MAX]; /* by Work.index */
+static MPI_Comm host;                   /* the ranks that share memory with this one */
 static int comm_total;
 
 static void mpi_fail(int code, const char *call, const char *file, int line)
@@ -34,13 +36,23 @@ void backend_init(int *argc, char ***argv, int *world_rank, int *world_size, int
     MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
     MPI_CHECK(MPI_Comm_rank(MPI_COMM_WORLD, world_rank));
     MPI_CHECK(MPI_Comm_size(MPI_COMM_WORLD, world_size));
-    MPI_Comm host; /* the ranks that share memory with this one */
     MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host));
     MPI_CHECK(MPI_Comm_rank(host, local_rank));
     MPI_CHECK(MPI_Comm_size(host, local_ranks));
-    MPI_CHECK(MPI_Comm_free(&host));
     comms[0] = MPI_COMM_WORLD;
     comm_total = 1;
+}
+
+void backend_host_broadcast(void *data, size_t bytes)
+{
+    MPI_CHECK(MPI_Bcast(data, (int)bytes, MPI_BYTE, 0, host));
+}
+
+bool backend_host_all(bool good)
+{
+    int all = good;
+    MPI_CHECK(MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, host));
+    return all;
 }
 
 void backend_duplicate(int parent, int child)
@@ -62,12 +74,14 @@ void backend_finalize(void)
 {
     for (int c = 1; c < comm_total; c++)
         if (comms[c] != MPI_COMM_NULL) MPI_CHECK(MPI_Comm_free(&comms[c]));
+    MPI_CHECK(MPI_Comm_free(&host));
     MPI_CHECK(MPI_Finalize());
 }
 
 void comm_abort(int status)
 {
     int running = 0;
+    peers_set_phase(PEER_ENDED);
     MPI_Initialized(&running);
     if (running) MPI_Abort(MPI_COMM_WORLD, status);
     exit(status);
@@ -129,6 +143,16 @@ void backend_wait(Work *work)
     MPI_CHECK(MPI_Wait(&requests[work->index], MPI_STATUS_IGNORE));
 }
 
+void backend_gather(const Group *group, void *all, const void *mine, size_t bytes)
+{
+    MPI_CHECK(MPI_Allgather(mine, (int)bytes, MPI_BYTE, all, (int)bytes, MPI_BYTE, comms[group->index]));
+}
+
+void backend_broadcast(const Group *group, void *data, size_t bytes)
+{
+    MPI_CHECK(MPI_Bcast(data, (int)bytes, MPI_BYTE, 0, comms[group->index]));
+}
+
 /* --- debug builds: is everyone making the same call? --- */
 
 #ifdef DEBUG
@@ -151,10 +175,10 @@ void backend_compare(const Work *work)
     Group *group = work->group;
     Ticket mine;
     memset(&mine, 0, sizeof mine);
-    mine = (Ticket){(int)c->kind, (int)c->type, (int)c->op, c->root, c->place.line, comm_world_rank(), c->count, ""};
+    mine = (Ticket){(int)c->kind, (int)c->type, (int)c->op, c->root, c->place.line, process_rank(), c->count, ""};
     snprintf(mine.file, sizeof mine.file, "%s", c->place.file);
     Ticket *all = malloc((size_t)group->size * sizeof *all);
-    MPI_CHECK(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all, sizeof mine, MPI_BYTE, comms[group->index]));
+    backend_gather(group, all, &mine, sizeof mine);
     for (int r = 0; r < group->size; r++) {
         const Ticket *other = &all[r];
         bool same = other->kind == mine.kind && other->type == mine.type && other->op == mine.op &&

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "comm/comm_internal.h"
+#include "comm/device_watch.h"
 #include "base/error.h"
 #include "kernels/cuda_check.h"
 #include "kernels/marks_cuda.h"
@@ -43,8 +44,8 @@ static struct {
     size_t in_bytes, out_bytes;
 } slots[WORKS_MAX];
 
-static cudaEvent_t passed[RECORDS]; /* by Work.record; the watchdog's thread asks */
-static cudaEvent_t last_issued;     /* the `done` of the collective before, where NCCL does not order them */
+static cudaEvent_t begun[RECORDS], passed[RECORDS]; /* by Work.record; the watchdog's thread asks */
+static cudaEvent_t last_issued; /* the `done` of the collective before, where NCCL does not order them */
 static bool chained;
 
 bool device_owns(const void *buffer)
@@ -59,7 +60,7 @@ bool device_owns(const void *buffer)
 
 /* --- groups --- */
 
-/* Which GPU of which host? Equal for two ranks just if they share it. */
+/* Which GPU of which host? Equal for two ranks if and only if they share it. */
 typedef struct {
     char host[64], bus[32];
 } Seat;
@@ -74,7 +75,7 @@ static bool some_share_a_gpu(Group *group)
     gethostname(mine.host, sizeof mine.host - 1);
     CUDA_CHECK(cudaGetDevice(&device));
     CUDA_CHECK(cudaDeviceGetPCIBusId(mine.bus, sizeof mine.bus, device));
-    comm_all_gather(group, all, &mine, sizeof mine, COMM_BYTE);
+    backend_gather(group, all, &mine, sizeof mine);
     bool share = false;
     for (int a = 0; a < group->size; a++)
         for (int b = 0; b < a; b++) share = share || memcmp(&all[a], &all[b], sizeof *all) == 0;
@@ -85,8 +86,9 @@ static bool some_share_a_gpu(Group *group)
 void device_open(Group *group)
 {
     if (lanes[group->index].made) return;
-    lanes[group->index].made = true; /* before the collectives below, which are on host memory */
-    comm_uncounted(1);
+    lanes[group->index].made = true;
+    int record = recorder_begin("ncclCommInitRank", group->name, 0, 0, __FILE__, __LINE__);
+    recorder_waits_for(record);
     lanes[group->index].over_host = some_share_a_gpu(group);
     if (lanes[group->index].over_host) {
         if (group->rank == 0)
@@ -100,19 +102,26 @@ void device_open(Group *group)
         ncclUniqueId id;
         ncclComm_t comm;
         if (group->rank == 0) NCCL_CHECK(ncclGetUniqueId(&id));
-        comm_broadcast(group, &id, sizeof id, COMM_BYTE, 0);
+        backend_broadcast(group, &id, sizeof id);
         NCCL_CHECK(ncclCommInitRank(&comm, group->size, id, group->rank));
         pthread_mutex_lock(&lanes_mutex);
         lanes[group->index].comm = comm;
         pthread_mutex_unlock(&lanes_mutex);
         CUDA_CHECK(cudaStreamCreateWithFlags(&lanes[group->index].stream, cudaStreamNonBlocking));
     }
-    comm_uncounted(0);
+    recorder_waits_for(-1);
+    recorder_end(record);
 }
 
-bool device_passed(int record)
+bool device_can_fail(void)
 {
-    return !passed[record] || cudaEventQuery(passed[record]) != cudaErrorNotReady;
+    return true;
+}
+
+bool device_is_in(int record)
+{
+    return passed[record] && cudaEventQuery(begun[record]) == cudaSuccess &&
+           cudaEventQuery(passed[record]) == cudaErrorNotReady;
 }
 
 const char *device_failure(void)
@@ -162,6 +171,11 @@ static void start_nccl(Work *work)
     CUDA_CHECK(cudaEventRecord(slots[work->index].ready, cuda_stream()));
     CUDA_CHECK(cudaStreamWaitEvent(stream, slots[work->index].ready, 0));
     if (chained && last_issued) CUDA_CHECK(cudaStreamWaitEvent(stream, last_issued, 0));
+    if (!passed[work->record]) {
+        CUDA_CHECK(cudaEventCreateWithFlags(&begun[work->record], cudaEventDisableTiming));
+        CUDA_CHECK(cudaEventCreateWithFlags(&passed[work->record], cudaEventDisableTiming));
+    }
+    CUDA_CHECK(cudaEventRecord(begun[work->record], stream));
     work->marks[0] = mark_stream(stream);
     switch (c->kind) {
     case COMM_BROADCAST: NCCL_CHECK(ncclBroadcast(c->out, c->out, c->count, type, c->root, comm, stream)); break;
@@ -172,7 +186,6 @@ static void start_nccl(Work *work)
     }
     work->marks[1] = mark_stream(stream);
     CUDA_CHECK(cudaEventRecord(slots[work->index].done, stream));
-    if (!passed[work->record]) CUDA_CHECK(cudaEventCreateWithFlags(&passed[work->record], cudaEventDisableTiming));
     CUDA_CHECK(cudaEventRecord(passed[work->record], stream));
     recorder_hand_to_gpu(work->record);
     last_issued = slots[work->index].done;

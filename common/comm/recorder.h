@@ -1,40 +1,49 @@
-/* The flight recorder and the watchdog.
+/* The flight recorder: a ring of the last collectives of this rank, and which of them the rank waits for.
  *
- * The recorder is a ring of the last collectives of this rank. The watchdog is a thread that looks at a clock: when the
- * rank has neither finished a collective nor called comm_progress() for `timeout` seconds, it prints one line saying
- * where the rank waits, leaves the other ranks time to do the same, and ends the job. A rank that is ended by a signal
- * (mpirun's SIGTERM after another rank died, Ctrl-C) says where it was too.
- */
+ * The rank's main thread writes it, with plain stores, also between kernels: it costs next to nothing. The watchdog's
+ * thread, the signal handler and the other ranks of this host read it. So it holds no pointers, and it can move into
+ * memory that those ranks share (peers.h). A reader may see a record that is being written; in a rank that waits nothing
+ * is written. */
 #pragma once
 
-#include "comm/comm_internal.h"
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
 
 enum { RECORDS = 64 };
 
-/* Notes that a collective begins; returns its slot. */
-int recorder_begin(const Group *group, const Collective *what);
+typedef struct {
+    char what[24]; /* all_reduce */
+    char group[16];
+    char file[32]; /* where in the source it was started, without the folder */
+    int line;
+    long number; /* among the group's collectives, from 1 */
+    size_t count;
+    atomic_bool done;
+    atomic_bool on_gpu; /* handed to NCCL: the host has gone on, and the GPU knows when it is done */
+} Record;
+
+typedef struct {
+    Record ring[RECORDS];
+    atomic_int next;       /* the slot of the next record */
+    atomic_int waited_for; /* slot; -1: the rank waits for nothing */
+    atomic_ulong signs;    /* of life: it grows with every call below */
+} Recorder;
+
+extern Recorder *_Atomic recorder; /* this rank's */
+
+/* From here on the recorder lies in `to`, with what it holds. */
+void recorder_move(Recorder *to);
+
+/* Notes that something begins which ranks do together; returns its slot. */
+int recorder_begin(const char *what, const char *group, long number, size_t count, const char *path, int line);
 void recorder_end(int slot);
 
-/* The rank now blocks until the collective in `slot` is done; -1: it blocks no longer. */
+/* The rank now blocks until what is in `slot` is done; -1: it blocks no longer. */
 void recorder_waits_for(int slot);
 
-/* NCCL has it: from here on device_passed says whether it is done. */
+/* NCCL has it: from here on the GPU knows whether it is done. */
 void recorder_hand_to_gpu(int slot);
 
 /* A sign of life. */
 void recorder_alive(void);
-
-/* Starts the watchdog; 0 seconds: silence is never suspicious, only what NCCL reports ends the job. Call once, best before
- * comm_init, which is the first that can hang. Also takes care of signals: those that end a rank say where it was. */
-void watchdog_start(double timeout_seconds);
-
-/* From here to watchdog_resume (calls nest) only silence of 60 times the timeout is suspicious: this rank waits for what rank 0
- * does for all. */
-void watchdog_be_patient(void);
-void watchdog_resume(void);
-
-/* MPI is about to be ended: from here on a signal is not worth a word, and the watchdog is patient. */
-void watchdog_finalizing(void);
-
-/* From here on silence is not suspicious any more. */
-void watchdog_stop(void);

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/comm.h"
 #include "data/folder.h"
 
 /* llm.c's files of tokens: a header of 256 int32 (magic number, version, number of tokens), then the tokens. */
@@ -125,7 +124,6 @@ static const char *append_text(Corpus *c, const char *path, int file, Folder *fo
         if (got < 0) return complain_errno(path);
         text = memchr(bytes + end, 0, (size_t)got) == NULL;
         end += got;
-        comm_progress(); /* a sign of life: a disk may be slow */
     } while (got > 0 && text);
     if (!text || end == c->count) {
         folder_leave_out(folder, text ? LEFT_EMPTY : LEFT_BINARY, path);
@@ -228,11 +226,9 @@ uint32_t corpus_token(const Corpus *c, int64_t i, int *source)
  * that is not known here. */
 const char *corpus_check(const Corpus *c, int vocab, int rank, int ranks)
 {
-    enum { SIGN_OF_LIFE = 1 << 16 }; /* tokens */
     int64_t begin = c->count * rank / ranks, end = c->count * (rank + 1) / ranks;
     int source = corpus_source(c, begin);
     for (int64_t i = begin; i < end; i++) {
-        if (i % SIGN_OF_LIFE == 0) comm_progress();
         uint32_t token = corpus_token(c, i, &source);
         bool zero = c->width == 1 && token == 0;
         if (token < (uint32_t)vocab && !zero) continue;

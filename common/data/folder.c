@@ -11,7 +11,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "comm/comm.h"
 
 typedef struct {
     dev_t device;
@@ -170,10 +169,7 @@ const char *folder_list(Folder *f, const char *root)
     Stack stack = {0};
     const char *complaint = NULL;
     append(&stack.path, &stack.count, &stack.room, got(strdup(root)));
-    while (stack.count > 0 && !complaint) {
-        complaint = visit(f, &stack, stack.path[--stack.count]);
-        comm_progress(); /* a sign of life: there may be many */
-    }
+    while (stack.count > 0 && !complaint) complaint = visit(f, &stack, stack.path[--stack.count]);
     while (stack.count > 0) free(stack.path[--stack.count]);
     free(stack.path);
     return complaint;

@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "kernels/memory.h"
-#include "comm/recorder.h"
 
 #if defined(PRECISION_FP64)
 static const double BOUND_FIRST = 1e-12, BOUND_LATER = 1e-9, FLOOR = 1e-3;
@@ -58,16 +57,13 @@ static void copy_weights(Verify *v, const Params *from)
     for (int n = 0; n < from->views; n++) {
         params_collect(from, &v->kernels, &from->view[n], false, v->mine);
         if (have_twin()) params_upload(&v->twin->params, &v->kernels, &v->twin->params.view[n], v->mine);
-        comm_progress(); /* a sign of life: a large model takes long */
     }
 }
 
 /* The others wait for rank 0, which computes what they share. */
 static void wait_for_the_twin(Verify *v)
 {
-    if (!have_twin()) watchdog_be_patient();
     comm_broadcast(comm_control(), v->twin_numbers, 2, COMM_DOUBLE, 0);
-    if (!have_twin()) watchdog_resume();
 }
 
 Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Replicas replicas)
@@ -157,11 +153,8 @@ static double largest_entry(Verify *v, const acc *theirs)
         const View *view = &v->twin->params.view[n];
         v->kernels.download(v->theirs, theirs + view->offset, view->size * sizeof *v->theirs);
         for (size_t i = 0; i < view->size; i++) largest = fmax(largest, fabs((double)v->theirs[i]));
-        comm_progress(); /* a sign of life: a large model takes long */
     }
-    if (!have_twin()) watchdog_be_patient();
     comm_broadcast(comm_control(), &largest, 1, COMM_DOUBLE, 0);
-    if (!have_twin()) watchdog_resume();
     return largest;
 }
 

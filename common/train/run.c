@@ -12,7 +12,7 @@
 #include "base/bug.h"
 #include "base/error.h"
 #include "comm/agree.h"
-#include "comm/recorder.h"
+#include "comm/watchdog.h"
 #include "base/rng.h"
 #include "observe/trace_file.h"
 

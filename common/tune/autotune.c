@@ -8,7 +8,6 @@
 #include "tune/autotune_cache.h"
 #include "comm/comm.h"
 #include "base/error.h"
-#include "comm/recorder.h"
 
 /* LINE: bytes of a line of the file. ROWS_TIMED: rows that variants are timed on. PLANS_TIMED: the most plans of a
  * product. */
@@ -207,7 +206,6 @@ const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int s
     void *workspace = bytes && decides ? kernels->alloc(bytes) : NULL;
     if (workspace) kernels->use_workspace(workspace, bytes);
     const char *complaint = decides ? cache_check(path) : NULL;
-    watchdog_be_patient(); /* the other ranks wait while rank 0 measures */
     for (int v = 0; v < kernels->variant_count; v++) {
         char variant[64] = "";
         if (!is_open(kernels, v, chosen)) continue;
@@ -219,7 +217,6 @@ const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int s
         const char *other = choose_plans(&b, kernels, rows, chunks, decides && !complaint, path);
         if (!complaint) complaint = other;
     }
-    watchdog_resume();
     if (workspace) {
         kernels->use_workspace(NULL, 0);
         kernels->free(workspace);
