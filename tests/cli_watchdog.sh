@@ -39,7 +39,7 @@ run 3 $hang leaves 0
 verdict "also at the end of MPI" reports 0 'rank 0: computing, after all_reduce #2 .*; ranks 1, 2: in MPI_Finalize, after all_reduce #2'
 run 1 $hang slow
 verdict "a lone rank computes as long as it likes" [ $status = 0 -a ! -s "$work/err" ]
-run 8 build/fp64/tiny-ddp --model demo --steps 1 --batch 16 --data LICENSE --timeout 0.3 --kernel linear=naive
+run 8 build/fp64/tiny-ddp --model nano --steps 1 --batch 400 --data LICENSE --timeout 0.3 --kernel linear=naive
 verdict "eight ranks that compute are not ended" [ $status = 0 ]
 run 3 $hang busy
 verdict "signs of life keep the watchdog quiet" [ $status = 0 -a ! -s "$work/err" ]
@@ -63,7 +63,7 @@ verdict "it is named" reports 1 '^rank 0: stopped' '^rank 1: no progress for .* 
 
 # A signal to rank 0 while the others wait for the twin, which it computes.
 loses_the_twin() { # signal, timeout
-    $MPIRUN -q -n 2 build/fp64/tiny-ddp --model demo --batch 64 --data LICENSE --verify --kernel linear=naive,attention=naive \
+    $MPIRUN -q -n 2 build/fp64/tiny-ddp --model nano --batch 1000 --data LICENSE --verify --kernel linear=naive,attention=naive \
         --steps 3 --timeout "$2" > "$work/out" 2> "$work/err" < /dev/null &
     local launcher=$! victim= tries=0
     until grep -q 'the run goes on' "$work/err" || [ $((tries++)) -gt 300 ]; do sleep 0.1; done # "the run goes on"

@@ -35,7 +35,7 @@ static const Option common_options[] = {
     {"device", OPTION_CHOICE, AT(device), "auto", .choices = "auto|cpu|cuda", .help = "where the kernels run"},
     {"kernel", OPTION_TEXT, AT(kernel), "", .help = "choose variants: linear=naive,attention=naive", .operand = "ENTRY=VARIANT,..."},
     {"autotune", OPTION_TEXT, AT(autotune), "", .help = "choose kernels by measuring them; FILE keeps the choices for the next run", .operand = "FILE"},
-    {"timeout", OPTION_NUMBER, AT(timeout), "60", 0, 1e9, .help = "seconds without progress before a rank gives up; 0: never"},
+    {"timeout", OPTION_NUMBER, AT(timeout), "60", 0, 1e9, .help = "seconds that all ranks wait, or one is stopped, before the run ends; 0: for ever"},
     {"peak", OPTION_NUMBER, AT(peak), "0", 0, 1e9, .help = "TFLOP/s of one rank's device, for the mfu (GPUs: by name)"},
 
     {"verify", OPTION_OPTIONAL_INT, AT(verify), "0", 1, INTS_MAX, .given = "3", .help = "compare the first K steps (3) with a single device"},
