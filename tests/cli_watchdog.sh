@@ -79,8 +79,8 @@ loses_the_twin() { # signal, timeout
     status=$?
     reports "$3" 'the run goes on; .*rank 1: waiting in .* on control .*verify.c' "^rank 0: $4"
 }
-verdict "rank 0 is stopped while it computes the twin" loses_the_twin STOP 1 1 'stopped \(process [0-9]+ is in state T\): computing'
-verdict "rank 0 is killed while it computes the twin" loses_the_twin KILL 1 137 'gone'
+verdict "rank 0 is stopped while it computes the twin" loses_the_twin STOP 0.5 1 'stopped \(process [0-9]+ is in state T\): computing'
+verdict "rank 0 is killed while it computes the twin" loses_the_twin KILL 0.5 137 'gone'
 
 # --- the watchdog is off ---
 
@@ -92,10 +92,10 @@ left_alone() { # a rank is stopped for longer than any limit above, and goes on
         [ "$(awk '{print $4}' "$process/stat" 2> /dev/null)" = "$launcher" ] && victim=${process#/proc/}
     done
     kill -STOP "$victim"
-    sleep 2
+    sleep 1
     before=$(wc -l < "$work/out")
     kill -CONT "$victim"
-    sleep 0.7
+    sleep 0.3
     after=$(wc -l < "$work/out")
     kill -TERM "$launcher"
     wait "$launcher"
@@ -104,4 +104,3 @@ left_alone() { # a rank is stopped for longer than any limit above, and goes on
 }
 verdict "--timeout 0: a rank may be stopped, and go on" left_alone
 [ -z "$(ls /dev/shm/*tiny-peers* 2> /dev/null)" ] || verdict "nothing stays in /dev/shm" false
-verdict "a killed rank ends the run" loses_a_rank KILL 10 3 build/fp64/tiny-ddp --model nano --data LICENSE

@@ -24,7 +24,7 @@
 #include "comm/comm.h"
 #include "comm/watchdog.h"
 
-enum { TIMEOUT = 1 };
+static const double TIMEOUT = 0.5;
 
 static const char *mode;
 
@@ -70,7 +70,7 @@ int main(int argc, char **argv)
         signal(SIGALRM, stop_me_later);
         alarm(1);
     }
-    if (is("wait") && !odd_one) compute(3 * TIMEOUT);
+    if (is("wait") && !odd_one) compute(6 * TIMEOUT);
     if (!is("missing") || !odd_one) comm_all_reduce(world, x, 8, COMM_DOUBLE, COMM_MAX);
     if (is("last") && odd_one) raise(SIGSTOP);
     if (is("leaves") && odd_one) compute(3 * TIMEOUT);

@@ -14,8 +14,8 @@
 #include "comm/peers.h"
 #include "comm/where.h"
 
-enum { MOURNING_SECONDS = 2, START_SECONDS = 5, PATIENCE = 10, KNOWN = 8 };
-static const double TICK = 0.1, LONGEST_TICK = 0.5, LOOK_EVERY = 0.5; /* seconds */
+enum { START_SECONDS = 5, PATIENCE = 10, KNOWN = 8 };
+static const double TICK = 0.1, LONGEST_TICK = 0.5, LOOK_EVERY = 0.5, LAST_WORDS = 2; /* seconds */
 
 /* What this rank's watchdog has seen of a rank. It counts the time that it was there itself: when the whole job was
  * suspended for an hour, nobody has been silent for an hour. */
@@ -73,7 +73,7 @@ static void leave(int status)
 static void end_run(const char *cause)
 {
     if (!atomic_flag_test_and_set(&has_said_where)) say_where(peer_mine(), cause, '?');
-    sleep(MOURNING_SECONDS);
+    usleep((useconds_t)((timeout > 0 ? fmin(LAST_WORDS, 2 * timeout) : LAST_WORDS) * 1e6));
     leave(1);
 }
 
