@@ -62,7 +62,8 @@ verdict "rank 0 is stopped before the end of MPI: the run ends in time" hangs 6 
 verdict "it is named" reports 1 '^rank 0: stopped' '^rank 1: no progress for .* in MPI_Finalize, after all_reduce #2'
 
 # A signal to rank 0 while the others wait for the twin, which it computes.
-loses_the_twin() { # signal, timeout
+loses_the_twin() { # signal, timeout, status, what is said of rank 0
+    : > "$work/err"
     $MPIRUN -q -n 2 build/fp64/tiny-ddp --model nano --batch 1000 --data LICENSE --verify --kernel linear=naive,attention=naive \
         --steps 3 --timeout "$2" > "$work/out" 2> "$work/err" < /dev/null &
     local launcher=$! victim= tries=0
@@ -85,6 +86,7 @@ verdict "rank 0 is killed while it computes the twin" loses_the_twin KILL 0.5 13
 # --- the watchdog is off ---
 
 left_alone() { # a rank is stopped for longer than any limit above, and goes on
+    : > "$work/out"
     $MPIRUN -q -n 2 build/fp64/tiny-ddp --model nano --data LICENSE --steps 1000000 --timeout 0 > "$work/out" 2> "$work/err" < /dev/null &
     local launcher=$! victim= tries=0 before after
     until [ "$(wc -l < "$work/out")" -gt 5 ] || [ $((tries++)) -gt 300 ]; do sleep 0.1; done
