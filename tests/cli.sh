@@ -1,28 +1,6 @@
 # The command line, as a user meets it: bad input, hangs, deaths, and what each flag writes. Sourced by run.sh.
 
-ddp=build/fp32/tiny-ddp
-nano="--model nano --steps 3 --data LICENSE"
-
-said() { # status, text...: the last run ended with this status and said all of this on stderr
-    [ "$status" = "$1" ] || return 1
-    shift
-    for text in "$@"; do grep -qE -- "$text" "$work/err" || return 1; done
-}
-
-# --- bad input: one line on stderr that says this, status 2, no hang, nothing written ---
-
-refused() { # name, what the line must hold, ranks, flags...
-    local name=$1 text=$2 ranks=$3
-    shift 3
-    rm -rf "$work/new"
-    mkdir "$work/new"
-    run "$ranks" $ddp "$@" --log "$work/new/log" --trace "$work/new/trace" --dump "$work/new/dump"
-    one_line() {
-        [ "$status" = 2 ] && [ "$(wc -l < "$work/err")" = 1 ] && grep -qF -- "$text" "$work/err" &&
-            [ -z "$(ls "$work/new")" ] && ! grep -q '^step' "$work/out"
-    }
-    verdict "refused: $name" one_line
-}
+# --- bad input ---
 
 head -c 0 /dev/null > "$work/empty"
 head -c 20 LICENSE > "$work/short"
@@ -100,11 +78,6 @@ run 2 $ddp $nano --log "$work/twice" --dump "$work/twice"
 verdict "one file for two outputs is refused" said 2 'the same file is given to'
 run 2 $ddp $nano --log "$work/twice" --dump "$work/a/../twice"
 verdict "by whatever name" said 2 'the same file is given to --log'
-run 2 $ddp $nano --log "$work/keep" --trace /proc/none
-verdict "nor does one that is refused when another output cannot be made" said 2 '--trace /proc/none: No such file'
-verdict "which leaves the log alone" [ "$(cat "$work/keep")" = precious ]
-run 2 $ddp $nano --log "$work/unborn" --trace /proc/none
-verdict "and makes none" [ ! -e "$work/unborn" ]
 echo precious > "$work/stream"
 $ddp $nano --log "$work/stream" >> "$work/stream" 2> "$work/err"
 status=$?

@@ -2,11 +2,22 @@
 MPIRUN=${MPIRUN:-mpirun}
 passed=0
 failed=0
+failures="" # their lines
 work=$(mktemp -d) || exit 1 # nothing may be written, or removed, at /
 trap 'rm -rf "$work"' EXIT
+status=0 # of the last run
+: > "$work/out"
+: > "$work/err"
 export ASAN_OPTIONS=detect_leaks=0 # Open MPI leaks
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none
 if [ "$(id -u)" = 0 ]; then export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1; fi
+
+# fails TEXT: counts one test that failed; run.sh repeats the line at its end.
+fails() {
+    failed=$((failed + 1))
+    failures+="${failures:+$'\n'}FAIL $1"
+    echo "FAIL $1"
+}
 
 # verdict NAME CONDITION...: counts one test; on failure shows what the last run printed.
 verdict() {
@@ -16,8 +27,8 @@ verdict() {
         passed=$((passed + 1))
         echo "ok   $name"
     else
-        failed=$((failed + 1))
-        echo "FAIL $name: not $*"
+        fails "$name${shell_test:+; again: bash tests/run.sh $shell_test}"
+        echo "     not $*"
         echo "     status $status, $(wc -l < "$work/out") lines on stdout, stderr:"
         sed 's/^/     /' "$work/err" | head -20
     fi
@@ -30,6 +41,31 @@ run() {
     timeout -k 5 120 $MPIRUN -q -n "$ranks" "$@" > "$work/out" 2> "$work/err.all" < /dev/null
     status=$?
     grep -vE '^\[hwloc|^-----|^$|^Primary job|^a non-zero exit|^mpirun |^the job to be|^  Process name|^  Exit code' "$work/err.all" > "$work/err"
+}
+
+# What the tests of a command line run, and the flags of a short run.
+ddp=build/fp32/tiny-ddp
+nano="--model nano --steps 3 --data LICENSE"
+
+# said STATUS TEXT...: the last run ended with this status and said all of this on stderr.
+said() {
+    [ "$status" = "$1" ] || return 1
+    shift
+    for text in "$@"; do grep -qE -- "$text" "$work/err" || return 1; done
+}
+
+# refused NAME TEXT RANKS FLAGS...: bad input is one line on stderr that holds the text, status 2, no hang, nothing written.
+refused() {
+    local name=$1 text=$2 ranks=$3
+    shift 3
+    rm -rf "$work/new"
+    mkdir "$work/new"
+    run "$ranks" $ddp "$@" --log "$work/new/log" --trace "$work/new/trace" --dump "$work/new/dump"
+    one_line() {
+        [ "$status" = 2 ] && [ "$(wc -l < "$work/err")" = 1 ] && grep -qF -- "$text" "$work/err" &&
+            [ -z "$(ls "$work/new")" ] && ! grep -q '^step' "$work/out"
+    }
+    verdict "refused: $name" one_line
 }
 
 # loses_a_rank SIGNAL SECONDS RANKS PROGRAM FLAGS...: starts an endless run, sends the signal to one of its ranks, and succeeds if

@@ -1,6 +1,8 @@
 #include "testing.h"
 
+#include <fnmatch.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +22,56 @@ const double ROUNDING = 1e-12;
 const double ROUNDING = 1e-5;
 #endif
 
+enum { SECONDS = 100 }; /* after which a rank that waits says where */
+
 static char token_file[64];
+
+/* --- running --- */
+
+#ifdef __SANITIZE_ADDRESS__
+enum { CRASHES = 0 }; /* the sanitizer says more */
+#else
+enum { CRASHES = 3 };
+#endif
+enum { HANDLERS = 4 };
+static const int crash[HANDLERS] = {SIGSEGV, SIGFPE, SIGILL, SIGBUS};
+static struct sigaction at_crash[HANDLERS];
+static const char *running; /* test */
+
+static void on_crash(int number)
+{
+    char line[200];
+    int length = snprintf(line, sizeof line, "rank %d: %s in test %s\n", comm_world_rank(), strsignal(number), running);
+    if (length > 0) (void)!write(STDERR_FILENO, line, (size_t)length);
+    _exit(1);
+}
+
+/* SIGBUS is the watchdog's. */
+static void choose_handlers(void)
+{
+    for (int h = 0; h < HANDLERS; h++) {
+        sigaction(crash[h], NULL, &at_crash[h]);
+        if (h < CRASHES) at_crash[h] = (struct sigaction){.sa_handler = on_crash};
+    }
+}
+
+/* cmocka calls this in place of each test. Its own handlers would go on with the next test on this rank alone, while the
+ * other ranks wait for it in this one; so they are replaced. */
+static void call_test(void **state)
+{
+    const struct CMUnitTest *test = *state;
+    for (int h = 0; h < HANDLERS; h++) sigaction(crash[h], &at_crash[h], NULL);
+    running = test->name;
+    *state = test->initial_state;
+    test->test_func(state);
+}
+
+/* Ranks above 0 make no report, but what the library says on stderr is seen. cmocka writes a report in XML to stdout alone. */
+static bool make_no_report(void)
+{
+    cmocka_set_message_output(CM_OUTPUT_XML);
+    return freopen("/dev/null", "w", stdout) != NULL;
+}
 
 int testing_run(const char *name, const struct CMUnitTest *tests, size_t count, int argc, char **argv)
 {
@@ -28,10 +79,19 @@ int testing_run(const char *name, const struct CMUnitTest *tests, size_t count, 
     Kernels kernels = kernels_cpu();
     memory_use(&kernels);
     kernels_set_threads(1);
-    watchdog_start(100); /* a hang is a failure that says where */
+    const char *seconds = getenv("TEST_SECONDS"), *only = getenv("TEST");
+    watchdog_start(seconds ? atof(seconds) : SECONDS);
     bool first = comm_world_rank() == 0;
-    if (!first && (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr))) return 1;
-    int64_t failed = _cmocka_run_group_tests(name, tests, count, NULL, NULL);
+    if (!first && !make_no_report()) return 1;
+    choose_handlers();
+    struct CMUnitTest chosen[count];
+    size_t n = 0;
+    for (size_t t = 0; t < count; t++) {
+        CHECK(!tests[t].setup_func && !tests[t].teardown_func); /* call_test does not know them */
+        if (!only || !*only || fnmatch(only, tests[t].name, 0) == 0)
+            chosen[n++] = (struct CMUnitTest){tests[t].name, call_test, NULL, NULL, (void *)&tests[t]};
+    }
+    int64_t failed = n ? _cmocka_run_group_tests(name, chosen, n, NULL, NULL) : 0;
     comm_all_reduce(comm_control(), &failed, 1, COMM_INT64, COMM_MAX);
     if (first && *token_file) unlink(token_file);
     comm_finalize();
@@ -52,7 +112,8 @@ void assert_together(bool good, const char *format, ...)
     comm_all_reduce(control, &first, 1, COMM_INT64, COMM_MIN);
     if (first == group_size(control)) return;
     comm_broadcast(control, text, TEXT, COMM_BYTE, (int)first);
-    fail_msg("on rank %d: %s", (int)first, text);
+    if (comm_world_rank() == 0) fail_msg("on rank %d: %s", (int)first, text);
+    fail(); /* without a message: fail_msg prints at once */
 }
 
 int testing_grid(void)

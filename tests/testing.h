@@ -1,7 +1,7 @@
 /* What the tests share: asserting together over ranks, random numbers with fixed seeds, comparisons.
  *
  * A test file's first line says on how many ranks it runs and in which builds: ranks: 8, builds: fp64 fp32. Ranks above 0
- * print nothing. A bare assertion on one rank would leave the others waiting in the next collective, so tests with ranks
+ * make no report; what the library says on stderr is seen from every rank. A bare assertion on one rank would leave the others waiting in the next collective, so tests with ranks
  * use assert_together.
  */
 #pragma once
@@ -18,7 +18,8 @@
 #include "model/model.h"
 #include "base/precision.h"
 
-/* Starts MPI, runs the tests and returns main's status: the number of tests that failed on any rank. */
+/* Starts MPI, runs the tests and returns main's status: the number of tests that failed on any rank. The environment may
+ * hold TEST, a name or pattern: the tests to run, all by default; and TEST_SECONDS, the watchdog's patience. */
 int testing_run(const char *name, const struct CMUnitTest *tests, size_t count, int argc, char **argv);
 #define TESTING_MAIN(tests)                                                                                            \
     int main(int argc, char **argv)                                                                                    \
