@@ -74,8 +74,10 @@ endif
 # A GPU, if this build may use one. bf16 is the default where there is one, but not of builds to look into.
 gpu = $(if $(HAVE_CUDA),$(shell sh common/tools/gpus | head -1))
 DEFAULT_PRECISION = $(if $(or $(filter 1,$(DEBUG) $(BUGS)),$(SAN),$(SRC)),fp32,$(if $(gpu),bf16,fp32))
+EXACT_PRECISION := $(or $(PRECISION),fp64)# of tests against a single device, unless another was asked for
 override PRECISION := $(or $(PRECISION),$(DEFAULT_PRECISION))
-VARIANT := $(PRECISION)$(if $(filter 1,$(DEBUG)),-debug)$(if $(SAN),-san)$(if $(filter 1,$(BUGS)),-bugs)$(if $(filter 0,$(BLAS)),-noblas)$(if $(SRC),-mine)
+variant = $(1)$(if $(filter 1,$(DEBUG)),-debug)$(if $(SAN),-san)$(if $(filter 1,$(BUGS)),-bugs)$(if $(filter 0,$(BLAS)),-noblas)$(if $(SRC),-mine)
+VARIANT := $(call variant,$(PRECISION))
 OUT := build/$(VARIANT)
 OBJ := $(OUT)/obj
 Q := $(if $(filter 1,$(V)),,@)
@@ -203,14 +205,16 @@ grid:
 	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory $(JOBS) PRECISION=bf16 programs
 	@GRID=10 HAVE_CUDA="$(HAVE_CUDA)" MPIRUN="$(MPIRUN)" bash tests/run.sh
 
-# A student's file in place of what it REPLACES.
+# A student's file in place of what it REPLACES, with the DEBUG, SAN and BUGS that were asked for; TEST=NAME: one test of them.
 test-ddp: REPLACED := tiny-ddp/ddp.c
 test-fsdp: REPLACED := tiny-fsdp/fsdp.c
 test-megatron: REPLACED := tiny-megatron/tensor_parallel.c
+test-ddp test-fsdp test-megatron: private AGAIN = make $@ $(filter-out TEST=%,$(MAKEOVERRIDES))
 test-ddp test-fsdp test-megatron: test-%:
 	@test -z "$(SRC)" || test -f "$(SRC)" || { echo "SRC=$(SRC): no such file"; exit 2; }
-	@$(MAKE) --no-print-directory PRECISION=fp64 CUDA=0 SRC=$(SRC) REPLACES=$(REPLACED) build/fp64$(if $(SRC),-mine)/test_$*
-	@MPIRUN="$(MPIRUN)" bash tests/run.sh fp64$(if $(SRC),-mine) test_$*
+	@test $(EXACT_PRECISION) != bf16 || { echo "PRECISION=bf16: these tests are for fp64 and fp32"; exit 2; }
+	@$(MAKE) --no-print-directory PRECISION=$(EXACT_PRECISION) CUDA=$(if $(findstring command,$(origin CUDA)),$(CUDA),0) REPLACES=$(REPLACED) build/$(call variant,$(EXACT_PRECISION))/test_$*
+	@AGAIN="$(AGAIN)" MPIRUN="$(MPIRUN)" bash tests/run.sh $(call variant,$(EXACT_PRECISION)) test_$*
 
 # All strategies of tiny-fsdp on one model: a table and a picture.
 compare: tiny-fsdp
@@ -239,9 +243,12 @@ endif
 
 # NP ranks of the debug build on the CPU, one of them in gdb on this terminal.
 GDB_PRECISION = $(if $(filter bf16,$(PRECISION)),fp32,$(PRECISION))
+gdb: override DEBUG := 1
 gdb:
+	@command -v gdb > /dev/null || { echo "make gdb: no gdb here (Debian: apt-get install gdb)" >&2; exit 127; }
+	@test $(RANK) -lt $(NP) || { echo "RANK=$(RANK): must be less than NP=$(NP)" >&2; exit 2; }
 	@$(MAKE) --no-print-directory PRECISION=$(GDB_PRECISION) DEBUG=1 $(PROGRAM)
-	-@GDB_RANK=$(RANK) $(MPIRUN) -q --stdin $(RANK) -n $(NP) common/tools/gdb-rank build/$(GDB_PRECISION)-debug/$(PROGRAM) --device cpu --timeout 0 $(ARGS)
+	-@GDB_RANK=$(RANK) $(if $(filter-out 1,$(NP)),$(MPIRUN) -q --stdin $(RANK) -n $(NP)) common/tools/gdb-rank build/$(call variant,$(GDB_PRECISION))/$(PROGRAM) --device cpu --timeout 0 $(ARGS)
 
 SOURCES = $(shell git ls-files '*.c' '*.h')
 format:
@@ -262,7 +269,7 @@ help:
 	@echo "  demo        four ranks train a small transformer on this repository's text, and prove it equals one"
 	@echo "  test        build everything and run every test; grid: ten times as many random configurations"
 	@echo "  test-ddp    test SRC=my_ddp.c in place of tiny-ddp/ddp.c; test-fsdp: of tiny-fsdp/fsdp.c;"
-	@echo "              test-megatron: of tiny-megatron/tensor_parallel.c"
+	@echo "              test-megatron: of tiny-megatron/tensor_parallel.c; TEST=NAME runs one of the tests alone"
 	@echo "  compare     every strategy of tiny-fsdp on one model: a table and a picture"
 	@echo "  bench       tokens/s and memory beside the speed of BLAS"
 	@echo "  run-tiny-ddp, run-tiny-fsdp, run-tiny-megatron    with NP= ranks and ARGS="
