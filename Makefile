@@ -103,7 +103,7 @@ CUDA_KERNELS := $(if $(HAVE_CUDA),$(filter-out $(if $(HAVE_FLASH),,$(GPU)/attent
 # What each trainer links beside its main.c; a student's SRC in place of what it REPLACES.
 mine = $(if $(SRC),$(patsubst $(or $(REPLACES),tiny-ddp/ddp.c),$(SRC),$(1)),$(1))
 SOURCES_tiny-ddp := $(call mine,tiny-ddp/ddp.c tiny-ddp/ddp_plan.c)
-SOURCES_tiny-fsdp := $(call mine,$(patsubst %,tiny-fsdp/%.c,sharding sharding_plan zero1 zero2 zero3 fsdp)) $(SOURCES_tiny-ddp)
+SOURCES_tiny-fsdp := $(call mine,$(patsubst %,tiny-fsdp/%.c,sharding sharding_plan sharding_show zero1 zero2 zero3 fsdp)) $(SOURCES_tiny-ddp)
 SOURCES_tiny-megatron := $(call mine,$(patsubst %,tiny-megatron/%.c,tensor_parallel tensor_plan)) $(SOURCES_tiny-ddp)
 SCHEMES := $(sort $(foreach t,$(TRAINERS),$(SOURCES_$t)))
 # The tests whose first line names this build.
@@ -169,7 +169,7 @@ demo: tiny-ddp
 
 # --- tests: cmocka, in several builds side by side ---
 
-TEST_HELPERS := tests/testing.c $(if $(filter bf16,$(PRECISION)),,tests/gradient.c tests/training.c tests/case.c tests/run_case.c $(SCHEMES))
+TEST_HELPERS := tests/testing.c $(if $(filter bf16,$(PRECISION)),,tests/gradient.c tests/training.c tests/case.c tests/run_case.c tests/compare.c $(SCHEMES))
 $(OUT)/test_%: $(OBJ)/tests/test_%.o $(call objects,$(TEST_HELPERS)) $(OUT)/libcommon.a
 	$(call link,-lcmocka)
 

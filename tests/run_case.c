@@ -5,12 +5,11 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "case.h"
+#include "compare.h"
 #include "data/batch.h"
 #include "kernels/memory.h"
 #include "model/model.h"
-#include "observe/verify.h"
 
 /* --- hooks that look on, around the schemes' own --- */
 
@@ -91,73 +90,6 @@ static void narrow(Batch *b, int window)
         if (b->rows.id[i] + 1 - window > b->rows.lo[i]) b->rows.lo[i] = b->rows.id[i] + 1 - window;
 }
 
-/* --- comparing with the twin --- */
-
-typedef enum { GRADS, MASTERS, WHOLE_WEIGHTS } What;
-
-/* max|ours - theirs| of what this rank holds of the view; `block`: its block of the twin's tensor. */
-static double difference_of(const Params *p, const View *v, What what, const acc *block)
-{
-    double worst = 0, difference, unused;
-    if (what == WHOLE_WEIGHTS) {
-        const Unit *unit = &p->unit[v->unit];
-        verify_compare(unit->weights + (v->offset - unit->offset), block, v->size, &worst, &unused);
-        return worst;
-    }
-    for (int i = 0; i < p->shards; i++) {
-        const Shard *shard = &p->shard[i];
-        Overlap o = params_overlap(v, shard);
-        if (o.count == 0) continue;
-        verify_compare((what == GRADS ? shard->grads : shard->master) + o.in_shard, block + o.in_view, o.count,
-                       &difference, &unused);
-        worst = fmax(worst, difference);
-    }
-    return worst;
-}
-
-/* The worst error over all tensors, of what this rank holds; its name to out->where, if it is the worst so far. `theirs`: the
- * twin's, whole, of the table `whole`. */
-static double worst(const Params *p, What what, const Params *whole, const acc *theirs, Outcome *out)
-{
-    double largest_of_all = 0, worst_error = 0;
-    for (size_t i = 0; i < whole->count; i++) largest_of_all = fmax(largest_of_all, fabs((double)theirs[i]));
-    for (int n = 0; n < p->views; n++) {
-        const View *v = &p->view[n], *w = &whole->view[n];
-        double largest, unused;
-        verify_compare(theirs + w->offset, theirs + w->offset, w->size, &unused, &largest);
-        acc *block = malloc(v->size * sizeof *block);
-        params_take_block(v, theirs + w->offset, block);
-        double error = verify_error(difference_of(p, v, what, block), largest, largest_of_all);
-        free(block);
-        if (error > worst_error && error > out->gradient && error > out->weight)
-            memcpy(out->where, v->name, sizeof out->where);
-        worst_error = fmax(worst_error, error);
-    }
-    return worst_error;
-}
-
-/* Of rows of a block that are no rows of the parameter. */
-static bool padding_is_zero(const Params *p)
-{
-    for (int n = 0; n < p->views; n++)
-        for (int i = 0; i < p->shards; i++) {
-            Overlap o = params_overlap(&p->view[n], &p->shard[i]);
-            size_t valid = (size_t)p->view[n].valid_rows * (size_t)p->view[n].cols;
-            for (size_t e = 0; e < o.count; e++)
-                if (o.in_view + e >= valid &&
-                    (p->shard[i].master[o.in_shard + e] != 0 || p->shard[i].grads[o.in_shard + e] != 0))
-                    return false;
-        }
-    return true;
-}
-
-static uint64_t bits_of(const Params *p)
-{
-    uint64_t hash = HASH_START;
-    for (int i = 0; i < p->shards; i++) hash = hash_bytes(hash, p->shard[i].master, p->shard[i].count * sizeof(acc));
-    return hash;
-}
-
 /* A shard's padding must not be counted in the norm. */
 static void spoil_padding(Params *p)
 {
@@ -231,7 +163,7 @@ static void step_and_compare(Run *run, Run *twin, const Case *c, const CaseGroup
     spoil_padding(ours);
     optimizer_measure(&run->optimizer, ours, step);
     optimizer_measure(&twin->optimizer, theirs, step);
-    double error = worst(ours, GRADS, theirs, theirs->grads, out);
+    double error = worst_error(ours, GRADS, theirs, theirs->grads, out);
     double norm = optimizer_read_norm(&run->optimizer), norm_want = optimizer_read_norm(&twin->optimizer);
     out->same_numbers = comm_same_bits(g->tp, &norm, sizeof norm) && out->same_numbers;
     if (step == 0) {
@@ -279,9 +211,9 @@ static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
         step_and_compare(&run, &twin, c, g, step, &out);
         if (!*out.ledger) training_ledger(out.ledger, sizeof out.ledger, &expected, &before, held);
     }
-    out.weight = worst(ours, MASTERS, theirs, theirs->shard[0].master, &out);
+    out.weight = worst_error(ours, MASTERS, theirs, theirs->shard[0].master, &out);
     if (ours->placement.whole_weights || ours->placement.by == SHARD_NOTHING)
-        out.whole = worst(ours, WHOLE_WEIGHTS, theirs, theirs->shard[0].master, &out);
+        out.whole = worst_error(ours, WHOLE_WEIGHTS, theirs, theirs->shard[0].master, &out);
     if (c->tampered && group_rank(g->mesh.world) == case_ranks(c) - 1) ours->weights[0] += 1;
     out.replicas_equal = params_unequal(ours, &kernels, &replicas) == NULL && out.replicas_equal;
     out.padding_is_zero = padding_is_zero(ours);

@@ -5,7 +5,7 @@
  *
  * Invariant: between steps all replicas hold the same weights, bit for bit.
  *
- * Communication per step: P gradients, all-reduced once, whatever the number of micro-steps. Each of R ranks sends
+ * Communication per step: P gradients, all-reduced once for any number of micro-steps. Each of R ranks sends
  * 2 (R-1)/R P sizeof(acc) bytes, in as many calls as there are buckets.
  *
  * Memory per rank: that of a single device, P (w + m) for weights, P g for gradients, 2 P g for AdamW, and the activations
@@ -28,8 +28,8 @@ typedef struct {
     double bucket_mb; /* MiB of gradients at which a bucket is full; 0: everything in one, after the backward pass */
 } DdpOptions;
 
-/* Whole units whose gradients travel together. Units finish from the last layer to the root, and lie in memory the other
- * way round, so a bucket is one run of the gradient buffer: units [first, last]. */
+/* Whole units whose gradients travel together. The backward pass finishes units from the last layer to the root, the reverse
+ * of their order in memory. So a bucket is one run of the gradient buffer: units [first, last]. */
 typedef struct {
     int first, last;
     size_t offset, count; /* elements */

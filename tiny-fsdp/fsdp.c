@@ -1,14 +1,14 @@
-/* FSDP: each unit is one flat run, cut evenly, so that it moves in one call and lands where it is used. While a unit
- * computes, the next one is gathered; while a layer's backward pass runs, the gradients of the one before are reduced:
+/* FSDP: each unit is one flat run, sharded evenly. So one call moves it, and it lands where it is used. While a unit
+ * computes, the next unit is gathered. While a layer's backward pass runs, the gradients of the layer before are reduced:
  *
  *              forward                             backward
  *   gather     | unit 1 | unit 2 | unit 3 |        | unit 3 | unit 2 | unit 1 |                    one ahead
  *   compute    | root   | unit 1 | unit 2 | unit 3 | head   | unit 3 | unit 2 | unit 1 | root |
  *   reduce                                                           | unit 3 | unit 2 | unit 1 | root     one behind
  *
- * Two layers are in memory at most (with --reshard 1 and --accumulate-sharded 1): layer l lives in slot l mod 2 and is
- * resharded, given back, when its use is over, before the gather that needs the slot is started. The root has a slot of its
- * own and stays from its first use to the end of the backward pass.
+ * At most two layers are in memory (with --reshard 1 and --accumulate-sharded 1): layer l lives in slot l mod 2. The rank
+ * reshards it, that is, gives the slot back, after its use and before it starts the gather that needs the slot. The root has
+ * a slot of its own and stays from its first use to the end of the backward pass.
  *
  * HSDP is the same inside a group of ranks; the owners of a shard in different groups then all-reduce it. */
 #include <stdlib.h>
@@ -26,7 +26,7 @@ typedef struct {
     Work *gather;
 } WeightSlot;
 
-/* Room for one unit's gradients, and for the reduction of them that is under way. */
+/* Room for one unit's gradients while they are computed and reduced. */
 typedef struct {
     acc *grads;   /* [padded]  partial */
     acc *reduced; /* [shard]   what a reduction leaves, to be added to the shard; NULL: it goes to the shard itself */
@@ -133,8 +133,7 @@ static void start_gather(Sharding *s, int unit)
     slot->gather = comm_start_all_gather(s->groups.gather, slot->weights, mine->weights, mine->padded, COMM_REAL);
 }
 
-/* After this the unit's weights can be used, by whatever is launched next. Starts to gather `next` behind it, if that is a
- * layer (the root is never next). */
+/* After this, kernels may use the unit's weights. Then starts to gather `next`, if that is a layer (the root is never next). */
 static void unshard(Sharding *s, int unit, int next)
 {
     WeightSlot *slot = weight_slot(s->state, unit);
@@ -171,7 +170,7 @@ static void start_reduce(Sharding *s, int unit)
     }
 }
 
-/* Waits for what the slot was reducing, and hands it on. */
+/* Waits for the reduction of this slot, adds its result to the shard, and starts the sum over the copies. */
 static void finish_reduce(Sharding *s, GradSlot *slot)
 {
     Fsdp *f = s->state;
@@ -222,7 +221,7 @@ static void after_backward(void *self, int unit)
     start_reduce(s, unit);
     if (!s->options.prefetch) finish_reduce(s, grad_slot(f, unit));
     if (unit > 0) return;
-    /* the backward pass ends here: nothing may be under way any more */
+    /* the backward pass ends here: wait for all reductions */
     for (int i = 1; i <= f->grad_layers; i++) finish_reduce(s, &f->grad[i]);
     finish_reduce(s, &f->grad[0]);
 }

@@ -1,13 +1,13 @@
-/* Sharded data parallel: every rank trains on its own rows, as in tiny-ddp, but of N ranks each keeps only its part of the
+/* Sharded data parallel: every rank trains on its own rows, as in tiny-ddp. But each of N ranks keeps only its shard of the
  * optimizer state (zero1), of the gradients too (zero2), of the parameters too (zero3, fsdp). hsdp shards within groups of N
- * ranks and repeats that in every group.
+ * ranks, and every group holds a copy.
  *
- * Why: in tiny-ddp, N - 1 of N copies of everything are there for convenience alone. What a rank does not keep, it asks
- * for when it needs it; the sum of gradients need only reach whoever updates that part.
+ * Why: tiny-ddp holds N equal copies of everything, and one would do. A rank gathers a weight when it needs it. The sum of a
+ * gradient need only reach the rank that updates the weight.
  *
- * Invariant: between steps each element of the model has one owner among the N ranks of a shard group, which holds its
- * master weight, its gradient and its moments. A step is: owners' weights reach everyone (all-gather), everyone's
- * gradients reach the owner (reduce-scatter), the owner updates.
+ * Invariant: between steps each element of the model has one owner among the N ranks of a shard group. The owner holds its
+ * master weight, its gradient and its moments. A step does three things: an all-gather brings the owners' weights to all
+ * ranks, a reduce-scatter brings the sum of all ranks' gradients to the owner, and the owner updates.
  *
  * Communication per step and rank, times (N-1)/N. Letters here: N ranks of a shard group, M groups; P elements, of which P_r
  * in the root unit and P_l in layers; A micro-steps; w = sizeof(real), g = sizeof(acc). Sizes are padded to N parts of whole
@@ -57,15 +57,15 @@ typedef struct {
     const char *reduce;      /* fsdp: gradients travel as acc or real */
 } ShardingOptions;
 
-/* The lanes that a strategy sends on. */
+/* The groups that a strategy communicates over. */
 typedef struct {
-    Group *gather, *reduce; /* the N ranks of a shard group, twice, so that neither waits for the other */
-    Group *replicate;       /* the ranks that hold the same part, one from each shard group */
+    Group *gather, *reduce; /* the N ranks of a shard group, twice: gathers and reductions run side by side */
+    Group *replicate;       /* the ranks that hold the same shard, one from each shard group */
 } ShardGroups;
 
 typedef struct Sharding Sharding;
 
-/* One strategy; an empty member does nothing. `state` is its own. */
+/* One strategy. A member that is NULL does nothing. `state` belongs to the strategy. */
 typedef struct {
     const char *name;
     Placement placement;
@@ -74,7 +74,7 @@ typedef struct {
     ParameterSeam seam;          /* with a Sharding as self */
     void (*finish)(Sharding *);  /* after the last backward pass: gradients reach their owners */
     bool replicates;             /* it sums over the replicas itself, as shards get ready; else sharding_finish does */
-    void (*publish)(Sharding *); /* after the optimizer: weights reach everyone */
+    void (*publish)(Sharding *); /* after the optimizer: weights reach all ranks */
 } Strategy;
 extern const Strategy strategy_ddp, strategy_zero1, strategy_zero2, strategy_zero3, strategy_fsdp, strategy_hsdp;
 
@@ -113,7 +113,7 @@ void sharding_publish(Sharding *sharding);
 /* Adds what must be equal on which ranks. */
 void sharding_replicas(const Sharding *sharding, Replicas *replicas);
 
-/* --- sharding_plan.c: the flags, and what the strategies promise, from the configuration alone --- */
+/* --- sharding_plan.c, sharding_show.c: the flags, and what the strategies promise, from the configuration alone --- */
 
 OptionTable sharding_options(ShardingOptions *options);
 

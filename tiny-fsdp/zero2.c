@@ -1,5 +1,5 @@
-/* ZeRO-2: gradients are sharded too. When a unit's backward pass is done, its gradients are reduced to their owners, and
- * the buffer in which they lay serves the next layer. The price: with accumulation every micro-step reduces. */
+/* ZeRO-2: gradients are sharded too. When a unit's backward pass is done, a reduce-scatter brings its gradients to their
+ * owners, and the next layer uses the same buffer. The price: with accumulation every micro-step reduces. */
 #include <stdlib.h>
 
 #include "base/bug.h"
@@ -8,7 +8,7 @@
 #include "sharding.h"
 
 typedef struct {
-    acc *root, *layer; /* [padded]  the gradients of the unit under way */
+    acc *root, *layer; /* [padded]  the gradients of the unit whose backward pass runs */
     acc *reduced;      /* [shard]   its reduced shard, if that is to be added to what is there; else NULL */
 } Zero2;
 

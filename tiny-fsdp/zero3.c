@@ -1,8 +1,8 @@
-/* ZeRO-3 in its plain form: every parameter is cut on its own, and gathered whole when its unit is entered, each call waited
- * for at once. Nothing overlaps and there are many small calls, but every line can be stepped. fsdp.c is what one does
- * about it.
+/* ZeRO-3 in its plain form. Every parameter is sharded on its own. A rank gathers it whole when its unit begins, and waits for
+ * each call at once. Nothing overlaps and there are many small calls, but every line can be stepped in gdb. fsdp.c does the
+ * same with one call for each unit, and hides it behind computation.
  *
- * A parameter that the ranks do not divide has padding at its end, so it is gathered beside its place and copied. */
+ * A parameter whose size the ranks do not divide has padding at its end. So it is gathered beside its place and copied. */
 #include <stdlib.h>
 
 #include "base/bug.h"
@@ -11,7 +11,7 @@
 #include "sharding.h"
 
 typedef struct {
-    real *weights[2]; /* of the root; of the layer under way */
+    real *weights[2]; /* of the root, and of the layer that computes now */
     acc *grads[2];    /* likewise */
     real *gathered;   /* [largest padded view] */
     acc *to_reduce;   /* [largest padded view] */
@@ -82,7 +82,7 @@ static void reshard(Sharding *s, int unit)
 
 static void after_forward(void *self, int unit)
 {
-    if (unit > 0) reshard(self, unit); /* the root is used again soon: it stays */
+    if (unit > 0) reshard(self, unit); /* the head uses the root soon: it stays */
 }
 
 static void before_backward(void *self, int unit)

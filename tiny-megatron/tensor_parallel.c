@@ -56,12 +56,12 @@ static void wait_all(const TensorParallel *t, Work *work[CHUNKS_MAX])
     for (int c = 0; c < t->chunks; c++) comm_wait(work[c]);
 }
 
-/* --- split by column: every rank needs all rows, whole --- */
+/* --- split by column: every rank needs all rows --- */
 
 static void column_forward(void *self, real *y, const real *x, Linear l, int rows)
 {
     TensorParallel *t = self;
-    if (!t->sp) { /* they are here */
+    if (!t->sp) { /* this rank has all rows */
         t->kernels.linear_forward(y, x, l.w, rows, l.in, l.out);
         return;
     }
@@ -96,8 +96,8 @@ static const real *column_backward_whole_rows(TensorParallel *t, real *dx, const
     return dx;
 }
 
-/* Each rank's dx is the part that comes through its own outputs: their sum is the gradient. It travels while the gradient
- * of the weights is computed. */
+/* Each rank computes the part of dx that comes through its own outputs. The gradient is the sum over the ranks. It travels
+ * while the gradient of the weights is computed. */
 static const real *column_backward(void *self, real *dx, const real *dy, const real *x, Linear l, int rows,
                                    unsigned gradients)
 {
@@ -159,7 +159,7 @@ static void row_backward(void *self, real *dx, const real *dy, const real *x, Li
 
 /* --- the split vocabulary --- */
 
-/* A token is a row of the table on one rank, and zero on the others: a partial sum, too. */
+/* One rank's table has the row of a token, the others give zero. So y is a partial sum here, too. */
 static const real *embedding_forward(void *self, real *y, int rows, int width)
 {
     TensorParallel *t = self;
@@ -183,7 +183,8 @@ static const real *embedding_backward(void *self, const real *dy, int rows, int 
     return t->full;
 }
 
-/* Each rank has the logits of its own tokens. What the others must know of them is three numbers a row. */
+/* Each rank has the logits of its own tokens. For a row the ranks exchange three numbers: the largest logit, the sum of
+ * exponentials, and the logit of the label. */
 static void loss(void *self, acc *losses, real *logits, const int *label, double scale, int rows)
 {
     TensorParallel *t = self;

@@ -1,10 +1,11 @@
-/* Tensor parallelism: every layer's matrices are split over the tp ranks of a group, so that a layer that is too large, or too
- * slow, for one device runs on several at once. With sequence parallelism the residual stream and its norms, which a plain
- * split leaves whole on every rank, are split by rows.
+/* Tensor parallelism: every layer's matrices are split over the tp ranks of a group. So a layer that is too large, or too
+ * slow, for one device runs on several at once. A plain split leaves the residual stream and its norms whole on every rank;
+ * sequence parallelism splits them by rows.
  *
- * Why: the first matrix of a pair (QKV, gate and up) is cut by column: each rank has some of the outputs, whole heads or
- * neighbouring features, for which it needs all of the input. The second (output, down) is cut by row: it takes just these
- * as inputs, and gives a partial sum of all outputs. So a pair needs one sum over the ranks, and nothing in between.
+ * Why: matrices come in pairs. The first of a pair (QKV; gate and up) is split by column: each rank computes some of the
+ * outputs, whole heads or neighbouring features, and needs all of the input. The second (output; down) is split by row: each
+ * rank's inputs are the outputs that it computed, and its result is a partial sum of all outputs. So a pair needs one sum
+ * over the ranks, and nothing in between.
  *
  * Invariant: outside the split regions all ranks have the same rows (or, under SP, each has its part of the same rows);
  * weights that are not split are the same bits on all of them.

@@ -1,0 +1,68 @@
+#include "compare.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/hash.h"
+#include "observe/verify.h"
+
+/* max|ours - theirs| of what this rank holds of the view; `block`: its block of the twin's tensor. */
+static double difference_of(const Params *p, const View *v, What what, const acc *block)
+{
+    double worst = 0, difference, unused;
+    if (what == WHOLE_WEIGHTS) {
+        const Unit *unit = &p->unit[v->unit];
+        verify_compare(unit->weights + (v->offset - unit->offset), block, v->size, &worst, &unused);
+        return worst;
+    }
+    for (int i = 0; i < p->shards; i++) {
+        const Shard *shard = &p->shard[i];
+        Overlap o = params_overlap(v, shard);
+        if (o.count == 0) continue;
+        verify_compare((what == GRADS ? shard->grads : shard->master) + o.in_shard, block + o.in_view, o.count,
+                       &difference, &unused);
+        worst = fmax(worst, difference);
+    }
+    return worst;
+}
+
+double worst_error(const Params *p, What what, const Params *whole, const acc *theirs, Outcome *out)
+{
+    double largest_of_all = 0, worst = 0;
+    for (size_t i = 0; i < whole->count; i++) largest_of_all = fmax(largest_of_all, fabs((double)theirs[i]));
+    for (int n = 0; n < p->views; n++) {
+        const View *v = &p->view[n], *w = &whole->view[n];
+        double largest, unused;
+        verify_compare(theirs + w->offset, theirs + w->offset, w->size, &unused, &largest);
+        acc *block = malloc(v->size * sizeof *block);
+        params_take_block(v, theirs + w->offset, block);
+        double error = verify_error(difference_of(p, v, what, block), largest, largest_of_all);
+        free(block);
+        if (error > worst && error > out->gradient && error > out->weight)
+            memcpy(out->where, v->name, sizeof out->where);
+        worst = fmax(worst, error);
+    }
+    return worst;
+}
+
+bool padding_is_zero(const Params *p)
+{
+    for (int n = 0; n < p->views; n++)
+        for (int i = 0; i < p->shards; i++) {
+            Overlap o = params_overlap(&p->view[n], &p->shard[i]);
+            size_t valid = (size_t)p->view[n].valid_rows * (size_t)p->view[n].cols;
+            for (size_t e = 0; e < o.count; e++)
+                if (o.in_view + e >= valid &&
+                    (p->shard[i].master[o.in_shard + e] != 0 || p->shard[i].grads[o.in_shard + e] != 0))
+                    return false;
+        }
+    return true;
+}
+
+uint64_t bits_of(const Params *p)
+{
+    uint64_t hash = HASH_START;
+    for (int i = 0; i < p->shards; i++) hash = hash_bytes(hash, p->shard[i].master, p->shard[i].count * sizeof(acc));
+    return hash;
+}
