@@ -64,6 +64,8 @@ else
 
 FOUND := build/found-$(shell echo '$(CC) $(MPICC) $(BLAS) $(CUDA) $(CUDA_HOME) $(NCCL_HOME)' | cksum | cut -d' ' -f1).mk
 # What this machine has; not asked for by goals that compile nothing.
+HAVE_CUDA :=
+HAVE_BLAS := # both come from this file alone, not from the environment of a make above
 ifneq ($(filter-out clean help format,$(or $(MAKECMDGOALS),all)),)
 include $(FOUND)
 $(FOUND): common/tools/probe.sh Makefile

@@ -98,7 +98,7 @@ verdict "closed streams: an error line does not go into a file" [ $status = 1 -a
 starved() { # KiB of addresses, flags... Threads take addresses, and so does a GPU.
     local limit=$1
     shift
-    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 run 2 bash -c "ulimit -v $limit; exec $ddp --device cpu $*"
+    OMP_NUM_THREADS=1 run 2 bash -c "ulimit -v $limit; exec build/fp32-noblas/tiny-ddp $*" # CUDA's libraries alone take more
 }
 ran_out() { # text: of one or both ranks
     [ "$status" = 1 ] && grep -qE -- "^rank [01] on .*: out of memory $1" "$work/err" &&
