@@ -2,14 +2,15 @@
  *                      x2 = x1 + Wo attention(rope(Wqkv norm(x1)))
  *          result: x2 and delta = Wdown (silu(Wgate norm(x2)) Wup norm(x2)),   which the next layer adds
  *
- * The residual add is fused with the norm that follows it, so the stream travels as a pair (x, delta). The gradient of a
- * sum is the gradient of each part: the backward pass carries just one dx.
+ * One kernel does the residual add and the norm that follows it. So the residual stream goes from layer to layer as a
+ * pair (x, delta), and the next norm adds the two. Both terms of a sum get the sum's gradient: the backward pass
+ * carries one dx.
  */
 #include "base/error.h"
 #include "comm/comm.h"
 #include "model/model.h"
 
-/* The layer's weights, where its unit has them now. */
+/* Pointers to one layer's weights and gradients, taken anew for each pass: a scheme may move a unit's buffers. */
 typedef struct {
     const real *norm1, *norm2, *q_norm, *k_norm; /* [C], [C], [D], [D]; the last two NULL without QK-norm */
     acc *dnorm1, *dnorm2, *dq_norm, *dk_norm;
@@ -56,7 +57,7 @@ const real *layer_forward(Model *m, Activations *activations, int l, const real 
     const Weights w = weights_of(m, l);
     LayerKept *a = &activations->layer[l];
     real *adds = m->scratch.delta;
-    int N = rows->count, S = N / m->stream_parts; /* rows in split regions, and of my part of the stream */
+    int N = rows->count, S = N / m->stream_parts; /* N rows of the micro-step; this rank keeps S of them in the stream */
     int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
 
     k->residual_norm_forward(a->x1, a->n1, a->rstd1, x, delta, w.norm1, c->eps, S, C);
@@ -71,13 +72,15 @@ const real *layer_forward(Model *m, Activations *activations, int l, const real 
     return model_row_forward(m, adds, a->hidden, w.down, N);
 }
 
-/* Copies what is to be kept for later; `to` NULL: nothing is. */
+/* Copies dx for the second half of a backward pass in two halves. `to` NULL: the pass is not in halves, and nothing
+ * is kept. */
 static void keep(const Model *m, real *to, const real *dx, int rows)
 {
     if (to) m->kernels.copy(to, dx, (size_t)rows * (size_t)m->config.width * sizeof *to);
 }
 
-/* `g` takes the gradients of the four products' outputs; `gradients` says which gradients of the products are computed. */
+/* The backward pass of layer l. It writes the gradients of the four products' outputs to `g`. `gradients` chooses
+ * what each product computes: the gradient of its input, of its weight, or both. */
 static void backward(Model *m, Activations *activations, int l, LayerGrads *g, unsigned gradients)
 {
     const Kernels *k = &m->kernels;
@@ -86,10 +89,10 @@ static void backward(Model *m, Activations *activations, int l, LayerGrads *g, u
     const Weights w = weights_of(m, l);
     LayerKept *a = &activations->layer[l];
     Scratch *t = &m->scratch;
-    int N = rows->count, S = N / m->stream_parts; /* rows in split regions, and of my part of the stream */
+    int N = rows->count, S = N / m->stream_parts; /* as in layer_forward */
     int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
 
-    /* the feed-forward: t->dx is the gradient of what it added, too */
+    /* the feed-forward; t->dx is the gradient of x2 and of the feed-forward's output alike */
     keep(m, g->ddown, t->dx, S);
     model_row_backward(m, t->dhidden, t->dx, a->hidden, w.down, N, gradients);
     k->swiglu_backward(g->dgate_up, t->dhidden, a->gate_up, N, F);
@@ -130,9 +133,9 @@ void layer_backward_weights(Model *m, Activations *activations, int l, const Lay
     model_column_backward(m, NULL, later->dqkv, a->n1, w.qkv, N, GRADIENT_OF_WEIGHT);
 }
 
-/* --- attention: through the sequence seam, or over the rows that are here --- */
+/* --- attention: through the sequence seam; if that is empty, over this rank's own rows --- */
 
-/* All keys are local: one call folds them all. */
+/* All keys are on this rank, so one call of the kernel is both the first and the last of the fold. */
 static AttentionShape local_attention(const ModelConfig *c, const Rows *rows)
 {
     size_t stride = (size_t)(c->heads + 2 * c->kv_heads) * c->head_dim;

@@ -1,4 +1,5 @@
-/* Products with weight matrices: through the feature seam where a scheme splits them, else plain. */
+/* Products with weight matrices. A scheme that splits the matrices computes them through the feature seam. Without
+ * one, the kernels are called directly. */
 #include "comm/comm.h"
 #include "model/model.h"
 

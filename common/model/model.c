@@ -8,7 +8,7 @@
 #include "comm/trace.h"
 #include "kernels/memory.h"
 
-/* Offset of a parameter inside its unit; 0 for one that this model does not have. */
+/* Offset of a parameter inside its unit. 0 if the model has no such parameter. */
 static size_t place(const Params *p, const char *name)
 {
     const View *v = params_find(p, name);
@@ -29,7 +29,7 @@ static LayerLayout layer_layout(const Params *p)
     };
 }
 
-/* The angle of pair d at position t is t theta^(-2d/D). */
+/* The table of RoPE: pair d at position t is rotated by the angle t theta^(-2d/D). */
 static acc *rope_table(const ModelConfig *c, const Kernels *kernels)
 {
     int half = c->head_dim / 2;
@@ -47,7 +47,7 @@ static acc *rope_table(const ModelConfig *c, const Kernels *kernels)
     return table;
 }
 
-/* The kernels may have worked for another model meanwhile (verify's twin). */
+/* Gives the kernels this model's workspace. Another model (the twin of --verify) may have given them its own. */
 static void use_workspace(Model *m)
 {
     if (m->workspace) m->kernels.use_workspace(m->workspace, m->workspace_bytes);
@@ -97,7 +97,7 @@ static void call(void (*hook)(void *, int), void *self, int unit)
     if (hook) hook(self, unit);
 }
 
-/* Which tokens this rank's part of the embedding has. */
+/* The view of the embedding: its rows are the tokens that this rank holds. */
 static const View *embedding_view(const Model *m)
 {
     return &m->params.view[0];
@@ -110,7 +110,7 @@ static Linear head_matrix(const Model *m)
     return (Linear){root->weights + m->head, grads, m->config.width, m->config.vocab};
 }
 
-/* Rows of the residual stream that this rank keeps. */
+/* S: rows of the residual stream that this rank keeps. */
 static int stream_rows(const Model *m, const Activations *a)
 {
     return a->rows.count / m->stream_parts;
@@ -233,7 +233,7 @@ void model_backward_layers(Model *m, Activations *a, int first, int end)
         call(s->before_backward, s->self, 1 + l);
         if (m->recompute) {
             trace_begin("layer %d forward", l);
-            layer_forward(m, a, l, a->layer[l].x1, NULL); /* x1 is x + delta already */
+            layer_forward(m, a, l, a->layer[l].x1, NULL); /* delta NULL: x1 already is x + delta */
             trace_end();
         }
         trace_begin("layer %d backward", l);

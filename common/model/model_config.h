@@ -1,4 +1,4 @@
-/* The constants of a model, what of them one of several ranks has, and counts that follow from them. */
+/* The constants of a model, the slice of them that one tensor-parallel rank has, and counts computed from them. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,30 +14,33 @@ typedef struct {
     int head_dim;    /* D, even */
     int ff;          /* F */
     int vocab;       /* V */
-    int max_seq;     /* T at most: what the RoPE table covers; set by the run, not by the model */
-    bool tied;       /* the head's weight is the embedding's */
+    int max_seq;     /* the largest T: the RoPE table has so many positions; the run sets it (--seq), not the model */
+    bool tied;       /* the head and the embedding are one weight */
     bool qk_norm;    /* RMSNorm over each head of q and k (Qwen3) */
     double theta;    /* RoPE's base */
-    double eps;      /* of the norms */
-    double init_std; /* of the matrices; o_proj and down_proj get init_std / sqrt(2L) */
+    double eps;      /* of RMSNorm */
+    double init_std; /* standard deviation of the first weights; o_proj and down_proj get init_std / sqrt(2L) */
 } ModelConfig;
 
 /* --- exact counts, from the constants --- */
 
-size_t model_matmul_weights(const ModelConfig *config); /* weights that multiply every row; a tied head counts once */
+/* Weights that multiply every row: the matrices of the layers, and the head. The embedding is a look-up and not
+ * counted. */
+size_t model_matmul_weights(const ModelConfig *config);
 
-/* Of forward and backward: 6 per matmul weight and row, and 12 D per head, layer and (query, key) pair that the mask
- * allows (`area`): two products forward, four backward, a multiplication and an addition each. */
+/* FLOPs of one forward and backward pass: 6 for each matmul weight and row, and 12 D for each head, layer and (query,
+ * key) pair that the mask allows; `area` is the number of these pairs. Attention has two products forward and four
+ * backward, and each costs a multiplication and an addition. */
 double model_flops(const ModelConfig *config, int64_t rows, int64_t area);
 
-/* Bytes of activations that a model (or a slice of one) holds for micro-steps of `rows` rows, with its RoPE table and the loss.
- * Under recompute each layer keeps its input alone, and one set of the rest is shared. Of the residual stream and its norms
- * there are rows / stream_parts. */
+/* Bytes of activations that a model, or a slice of one, holds for micro-steps of `rows` rows. The RoPE table and the
+ * loss are included. With recompute each layer keeps its input only, and all layers share one set of the rest. The
+ * residual stream and its norms have rows / stream_parts rows. */
 size_t model_activation_bytes(const ModelConfig *config, size_t rows, bool recompute, size_t stream_parts);
 
-/* What one of `tp` ranks has of every layer: heads / tp, ff / tp, kv heads / tp but at least one, and of the vocabulary a tp-th,
- * rounded up. tp 0 stands for 1. */
+/* The slice of the model that one of `tp` ranks has: heads / tp, ff / tp, vocab / tp rounded up, and kv_heads / tp
+ * but at least one. tp 0 means 1. */
 ModelConfig model_config_slice(const ModelConfig *config, int tp);
 
-/* NULL, or a complaint about a model that cannot be cut for `tp` ranks. */
+/* NULL, or a complaint if the model cannot be split over `tp` ranks. */
 const char *model_config_check_slice(const ModelConfig *config, int tp);

@@ -1,6 +1,6 @@
-/* The model's buffers. Each table below lists pointers with the size of what they point to; allocating and freeing walk
- * the same table. The formula that the ledger compares with, model_activation_bytes, does not: it is worked out from the
- * configuration alone. */
+/* The model's buffers. Each table below lists pointers and the sizes of their buffers; allocating and freeing walk
+ * the same table. model_activation_bytes, the formula that --ledger compares with, does not use these tables: it
+ * comes from the configuration alone. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 typedef struct {
     void *pointer; /* of type real ** or acc ** */
-    int rows;      /* 0: not needed, the pointer stays NULL */
+    int rows;      /* 0: this model needs no such buffer, and the pointer stays NULL */
     int width;     /* elements in a row */
     size_t size;   /* bytes of an element */
 } Buffer;
@@ -26,7 +26,8 @@ enum { TABLE_MAX = 16 };
         &(name), rows, width, sizeof(acc)                                                                              \
     }
 
-/* Into table[TABLE_MAX]; returns how many. x1 is apart: recompute shares the others between layers. */
+/* Fills table[TABLE_MAX] and returns the number of entries. x1 has a table of its own, because with recompute the
+ * layers share all buffers but x1. */
 static int layer_table(const Model *m, LayerKept *a, Buffer *table)
 {
     const ModelConfig *c = &m->config;

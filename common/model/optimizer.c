@@ -11,7 +11,7 @@ static acc *zeros(const Kernels *kernels, size_t count)
 {
     acc *x = memory_alloc(count * sizeof *x, MEMORY_OPTIMIZER);
     kernels->fill(x, 0, count * sizeof *x);
-    comm_progress(); /* a sign of life: a large model takes long */
+    comm_progress(); /* tells the watchdog that this rank works: a large model takes long */
     return x;
 }
 
@@ -45,11 +45,12 @@ double optimizer_lr(const OptimizerConfig *c, long step)
     return c->lr * (floor + (1 - floor) * 0.5 * (1 + cos(pi * progress)));
 }
 
-/* Adds this shard's squares; a replicated parameter counts on one rank only. */
+/* Adds the squares of this shard's gradients. A parameter that several ranks along tp hold counts on one of them
+ * only. */
 static void add_squares(Optimizer *o, const Params *params, const Shard *shard)
 {
     double *squares = &o->scalars->squares;
-    if (params->placement.tp == 1) { /* nothing is replicated */
+    if (params->placement.tp == 1) { /* shards do not overlap, so this rank counts all of it */
         o->kernels.sum_squares(squares, shard->grads, shard->count);
         return;
     }
@@ -80,7 +81,7 @@ void optimizer_measure(Optimizer *o, const Params *params, long step)
         comm_all_reduce(params->placement.model_group, &o->scalars->squares, 1, COMM_DOUBLE, COMM_SUM);
 }
 
-/* Updates what of the view lies in the shard. */
+/* Updates the elements of the view that lie in this shard. */
 static void update(Optimizer *o, const Params *params, const Shard *shard, const View *view)
 {
     Overlap part = params_overlap(view, shard);

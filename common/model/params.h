@@ -3,14 +3,14 @@
  * Invariant: the table is the only description of the parameters. Initialization, the optimizer, --verify, files and
  * printing walk it; nothing else knows what a layer holds.
  *
- * Schemes move a unit as a whole: unit 0 is the root (embedding, final norm, head), unit 1 + l is layer l. In the flat
- * model all units lie one after the other, the root first. The backward pass ends with the embedding, so it completes
- * gradients from the end to the start, and any run of complete units is one run of memory.
+ * Schemes move a unit as a whole: unit 0 is the root (embedding, final norm, head), unit 1 + l is layer l. In the
+ * flat model all units lie one after the other, the root first. The backward pass ends with the embedding, so it
+ * completes gradients from the end to the start, and any run of complete units is one run of memory.
  *
- * A rank holds all of the flat model, or a part of it (tiny-fsdp), or its own slice of every layer (tiny-megatron), or a
- * part of that slice: its placement says which. What it holds between steps is a list of shards, each a run of the flat
- * model with its master weights and its reduced gradients. The optimizer, drawing, comparing and saving walk shards and
- * views together.
+ * A rank holds all of the flat model, or a part of it (tiny-fsdp), or its own slice of every layer (tiny-megatron),
+ * or a part of that slice: its placement says which. What it holds between steps is a list of shards, each a run of
+ * the flat model with its master weights and its reduced gradients. The optimizer, drawing, comparing and saving walk
+ * shards and views together.
  */
 #pragma once
 
@@ -129,15 +129,15 @@ size_t shard_padded(size_t count, int ranks);
 /* The view called `name`; NULL if there is none. */
 const View *params_find(const Params *params, const char *name);
 
-/* What a view and a shard have in common: `count` elements (perhaps 0), from element `in_view` of the one and `in_shard` of
- * the other. */
+/* What a view and a shard have in common: `count` elements (perhaps 0), from element `in_view` of the one and
+ * `in_shard` of the other. */
 typedef struct {
     size_t count, in_view, in_shard;
 } Overlap;
 Overlap params_overlap(const View *view, const Shard *shard);
 
-/* Does this rank count the elements it holds of `view`? Of the ranks in model_group exactly one counts each element of the
- * model: in the norm of the gradient, when a parameter is collected, and so in files. */
+/* Does this rank count the elements it holds of `view`? Of the ranks in model_group exactly one counts each element
+ * of the model: in the norm of the gradient, when a parameter is collected, and so in files. */
 bool params_counts(const View *view);
 
 /* --- values: params_values.c --- */

@@ -189,8 +189,8 @@ double tensor_at(const Tensor *t, size_t i)
     }
 }
 
-/* Element by element: files hold several types, and the backend's memory may not be the host's. False if an element is not
- * finite as this build stores it. */
+/* Element by element: files hold several types, and the backend's memory may not be the host's. False if an element
+ * is not finite as this build stores it. */
 static bool load_view(Params *params, const View *v, const Tensor *t, const Kernels *kernels)
 {
     size_t whole = params_whole_size(v), bad = 0;

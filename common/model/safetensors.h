@@ -30,10 +30,10 @@ const Tensor *safetensors_find(const Safetensors *file, const char *name);
 /* Element i, as a double. */
 double tensor_at(const Tensor *tensor, size_t i);
 
-/* Has DIR/model.safetensors just the tensors of this model? Returns NULL, or a complaint about a missing file, a missing
- * tensor or a shape that is not the model's. */
+/* Has DIR/model.safetensors just the tensors of this model? Returns NULL, or a complaint about a missing file, a
+ * missing tensor or a shape that is not the model's. */
 const char *safetensors_check_weights(const ModelConfig *model, const char *dir);
 
-/* Checks it, and loads every weight. A weight that is not finite is refused, and a head that is not the embedding in a model
- * that says it is. */
+/* Checks it, and loads every weight. A weight that is not finite is refused, and a head that is not the embedding in
+ * a model that says it is. */
 const char *safetensors_load_weights(Params *params, const Kernels *kernels, const char *dir);
