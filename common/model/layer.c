@@ -57,7 +57,7 @@ const real *layer_forward(Model *m, Activations *activations, int l, const real 
     const Weights w = weights_of(m, l);
     LayerKept *a = &activations->layer[l];
     real *adds = m->scratch.delta;
-    int N = rows->count, S = N / m->stream_parts; /* N rows of the micro-step; this rank keeps S of them in the stream */
+    int N = rows->count, S = N / m->stream_parts; /* rows of the micro-step; those this rank keeps of the stream */
     int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
 
     k->residual_norm_forward(a->x1, a->n1, a->rstd1, x, delta, w.norm1, c->eps, S, C);

@@ -9,7 +9,7 @@ typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD } OptimizerKind;
 typedef struct {
     OptimizerKind kind;
     double lr;           /* the peak */
-    long warmup, steps;  /* the rate rises linearly for `warmup` steps, then falls as a cosine to lr / 10 at step `steps` */
+    long warmup, steps;  /* the rate rises linearly for `warmup` steps, then falls as a cosine to lr / 10 at `steps` */
     double weight_decay; /* decoupled; matrices only, vectors are not decayed */
     double clip;         /* the largest allowed norm of the whole gradient; 0: no clipping */
     double beta1, beta2, eps;

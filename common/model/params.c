@@ -12,7 +12,8 @@ size_t shard_padded(size_t count, int ranks)
     return (count + step - 1) / step * SHARD_ALIGN;
 }
 
-/* Adds this rank's shard of elements [offset, offset + count), and returns it. */
+/* Splits elements [offset, offset + count) of the flat model over the shard group. Adds this rank's shard to the
+ * table and returns it. */
 static Shard *add_shard(Params *p, size_t offset, size_t count)
 {
     const Placement *place = &p->placement;
@@ -50,7 +51,8 @@ void params_place(Params *p, Placement placement)
     }
 }
 
-/* Whole weights are the shards of all ranks, shard by shard. */
+/* Sets the weights pointers of shards and units. A buffer of whole weights is laid out shard by shard: for each entry
+ * of the shard table, the padded shards of rank 0, 1, ... one after the other. */
 static void place_weights(Params *p)
 {
     const Placement *place = &p->placement;
@@ -65,7 +67,7 @@ static void place_weights(Params *p)
         if (place->by == SHARD_NOTHING || (place->whole_weights && place->by == SHARD_MODEL))
             unit->weights = p->weights + unit->offset;
         else if (place->whole_weights)
-            unit->weights = p->weights + unit->shard->at * ranks; /* where its first rank's shard begins */
+            unit->weights = p->weights + unit->shard->at * ranks; /* where rank 0's shard of the unit begins */
     }
 }
 
@@ -130,5 +132,5 @@ Overlap params_overlap(const View *view, const Shard *shard)
 
 bool params_counts(const View *view)
 {
-    return view->replica == 0; /* shards never overlap; only a block that ranks along tp replicate is there twice */
+    return view->replica == 0; /* shards never overlap, so only ranks along tp can hold the same element twice */
 }

@@ -1,16 +1,19 @@
-/* The parameters of a model: the table of named views, and what this rank holds of them.
+/* The parameters of a model: a table of named views, and the shards of them that this rank holds.
  *
  * Invariant: the table is the only description of the parameters. Initialization, the optimizer, --verify, files and
- * printing walk it; nothing else knows what a layer holds.
+ * printing all walk it. No other code knows which parameters a layer has.
  *
- * Schemes move a unit as a whole: unit 0 is the root (embedding, final norm, head), unit 1 + l is layer l. In the
- * flat model all units lie one after the other, the root first. The backward pass ends with the embedding, so it
- * completes gradients from the end to the start, and any run of complete units is one run of memory.
+ * A unit is the group of parameters that a scheme moves together: unit 0 is the root (embedding, final norm, head),
+ * unit 1 + l is layer l. The flat model is all units one after the other, the root first. The backward pass begins
+ * with the last layer and ends with the embedding. So gradients are completed from the end of the flat model to its
+ * start, and the units that are complete are always one contiguous run of memory.
  *
- * A rank holds all of the flat model, or a part of it (tiny-fsdp), or its own slice of every layer (tiny-megatron),
- * or a part of that slice: its placement says which. What it holds between steps is a list of shards, each a run of
- * the flat model with its master weights and its reduced gradients. The optimizer, drawing, comparing and saving walk
- * shards and views together.
+ * The placement says what a rank holds: the whole flat model (tiny-ddp), shards of it (tiny-fsdp), a slice of every
+ * layer (tiny-megatron), or shards of that slice. Under tensor parallelism "the flat model" is this rank's slice.
+ *
+ * Between steps a rank holds a list of shards. A shard is a run of the flat model with its master weights and its
+ * reduced gradients. The optimizer, initialization, comparison and files walk views and shards, and act on their
+ * overlaps.
  */
 #pragma once
 
@@ -22,67 +25,68 @@
 #include "kernels/kernels.h"
 #include "model/model_config.h"
 
-/* Over which ranks along tp a gradient is partial, although each of them holds the same weights. */
+/* Why a gradient is partial over tp. Ranks that hold the same weight but use it on different data have different
+ * gradients of it; the sum over these ranks is the gradient. */
 typedef enum {
-    PARTIAL_NEVER,       /* split over tp, or used on the same data by all */
+    PARTIAL_NEVER,       /* the ranks hold different blocks, or use the weight on the same data */
     PARTIAL_BY_ROWS,     /* norms: under sequence parallelism each rank uses them on its own rows */
     PARTIAL_BY_HEADS,    /* QK-norm: each rank uses it on its own heads */
-    PARTIAL_BY_KV_HEADS, /* K and V, where ranks share a kv head and have query heads of their own */
+    PARTIAL_BY_KV_HEADS, /* K and V, if several ranks share a kv head: each rank has its own query heads */
 } Partial;
 
 /* A run of the flat model that this rank owns: elements [begin, begin + count). */
 typedef struct {
     size_t begin, count; /* count may be 0 */
-    size_t padded;       /* count with padding; the same on all ranks of the shard group */
-    size_t at;           /* where the optimizer's moments begin, of Params.held */
-    acc *master;         /* [padded]  what the optimizer updates */
-    real *weights;       /* [padded]  the same, as the forward pass wants it; the same memory where real is acc */
-    acc *grads;          /* [padded]  complete when the optimizer looks */
+    size_t padded;       /* elements with padding; the same on all ranks of the shard group */
+    size_t at;           /* where this shard begins in a buffer of Params.held elements, e.g. the moments */
+    acc *master;         /* [padded]  the weights that the optimizer updates */
+    real *weights;       /* [padded]  the master weights rounded to real; the same memory if real is acc */
+    acc *grads;          /* [padded]  reduced over all ranks before the optimizer reads them */
 } Shard;
 
-/* A parameter, or, under tensor parallelism, this rank's block of it. */
+/* One parameter. Under tensor parallelism: this rank's block of it. */
 typedef struct {
-    char name[64]; /* as Hugging Face names it: model.layers.0.self_attn.q_proj.weight */
+    char name[64]; /* Hugging Face's name: model.layers.0.self_attn.q_proj.weight */
     int unit;
     int rows, cols;  /* [rows, cols]; a vector is [1, cols] */
-    bool vector;     /* one dimension: a norm's weight, starts as ones, is not decayed */
-    double init_std; /* of a matrix */
+    bool vector;     /* the weight of a norm: it has one dimension, starts as ones and is not decayed */
+    double init_std; /* standard deviation of a matrix's first weights */
     size_t offset;   /* elements from the start of the flat model */
     size_t size;     /* rows * cols */
-    Shard *shard;    /* SHARD_VIEWS: this rank's part of it; else NULL */
+    Shard *shard;    /* SHARD_VIEWS: this rank's shard of it; else NULL */
 
-    int whole_rows, whole_cols; /* of the parameter */
-    int row0, col0;             /* where the block begins in it */
-    int valid_rows;             /* the rows after them are padding: zero, and stay so */
+    int whole_rows, whole_cols; /* shape of the whole parameter */
+    int row0, col0;             /* where the block begins in the whole parameter */
+    int valid_rows;             /* rows of the block that are in the parameter; the rest is padding and stays zero */
     Partial partial;
-    int replica; /* which of the ranks along tp that hold this same block this one is: 0, 1, ... */
+    int replica; /* this rank's number, 0, 1, ..., among the ranks along tp that hold the same block */
 } View;
 
 typedef struct {
     size_t offset, count;  /* elements [offset, offset + count) of the flat model */
     int first_view, views; /* its parameters */
-    Shard *shard;          /* SHARD_UNITS: this rank's part of it; else NULL */
-    real *weights;         /* [count]  where the unit's weights are while it is used, or NULL; schemes repoint it */
-    acc *grads;            /* [count]  likewise for the gradients of its backward pass */
+    Shard *shard;          /* SHARD_UNITS: this rank's shard of it; else NULL */
+    real *weights;         /* [count]  the weights that the passes read; schemes set it; NULL: not gathered now */
+    acc *grads;            /* [count]  the gradients that the backward pass adds to; schemes set it */
 } Unit;
 
-/* What is split into equal shards, one for each rank of the shard group. A shard is padded to a multiple of SHARD_ALIGN
- * elements. Padding is no parameter: it is never drawn, counted or updated. */
+/* What is sharded: split evenly into one shard for each rank of the shard group. Each shard is padded to a multiple of
+ * SHARD_ALIGN elements. Padding is not a parameter: it is not initialized at random, not counted and not updated. */
 typedef enum {
     SHARD_NOTHING, /* every rank holds everything */
-    SHARD_MODEL,   /* the flat model as a whole */
-    SHARD_UNITS,   /* each unit */
-    SHARD_VIEWS,   /* each parameter */
+    SHARD_MODEL,   /* the flat model, as one run */
+    SHARD_UNITS,   /* each unit on its own */
+    SHARD_VIEWS,   /* each parameter on its own */
 } ShardBy;
 enum { SHARD_ALIGN = 8 }; /* 16 bytes in bf16 */
 
-/* What a rank holds of the model; all zero: everything. */
+/* What a rank holds of the model. All zero: everything. */
 typedef struct {
     ShardBy by;
-    int ranks, rank;    /* of the shard group, over which shards are dealt; ranks 0 stands for 1 */
-    bool whole_weights; /* beside its shards the rank keeps all weights, laid out shard by shard ... */
-    bool whole_grads;   /* ... and (SHARD_MODEL) the gradients of the whole model */
-    int tp, tp_rank;    /* tensor parallelism: the flat model is this rank's slice of every layer; tp 0 stands for 1 */
+    int ranks, rank;    /* size of the shard group, and this rank's number in it; ranks 0 means 1 */
+    bool whole_weights; /* the rank keeps the weights of all shards, not only of its own */
+    bool whole_grads;   /* SHARD_MODEL only: the rank keeps the gradients of the whole flat model */
+    int tp, tp_rank;    /* tensor-parallel ranks, and this rank's number among them; tp 0 means 1 */
     Group *model_group; /* the ranks that together hold one copy of the model; NULL: this rank holds all of it */
 } Placement;
 
@@ -96,75 +100,76 @@ typedef struct {
     Placement placement;
     Shard *shard; /* [shards]  one, or one for each unit, or one for each view */
     int shards;
-    size_t held; /* elements of all shards, with padding */
+    size_t held; /* elements of this rank's shards, with padding */
 
-    real *weights;      /* the whole model's, or this rank's shards one after the other */
-    acc *master;        /* [held]  NULL where real is acc: then the shards' master weights are the weights */
-    acc *grads;         /* what adds up over micro-steps: whole (SHARD_NOTHING, whole_grads), or this rank's shards */
-    size_t grad_count;  /* its elements */
-    acc *reduced_grads; /* [held]  with whole_grads: where this rank's reduced ones go */
+    real *weights;      /* with whole_weights the shards of all ranks; else this rank's shards, one after the other */
+    acc *master;        /* [held]  NULL if real is acc: then the weights are the master weights */
+    acc *grads;         /* [grad_count]  add up over micro-steps: of the whole model, or of this rank's shards */
+    size_t grad_count;  /* whole model with whole_grads (padding included); else held */
+    acc *reduced_grads; /* [held]  with whole_grads: the reduced gradients of this rank's shard */
 } Params;
 
-/* Bytes of a weight's master copy; none where real is acc. */
+/* Bytes of a weight's master copy; 0 if real is acc. */
 enum { MASTER_BYTES = sizeof(real) == sizeof(acc) ? 0 : sizeof(acc) };
 
-/* The table for `config`, with neither shards nor buffers: enough to count and to draw. The second form: of what rank
- * `tp_rank` of `tp` has of each layer. */
+/* The table for `config`, without shards and buffers: enough for formulas and pictures. The second form makes the
+ * table of the slice that rank `tp_rank` of `tp` has. */
 Params params_table(const ModelConfig *config);
 Params params_table_split(const ModelConfig *config, int tp, int tp_rank);
 
-/* Adds to a table the shards that a rank holds, without buffers. */
+/* Adds to a table the shards that a rank of this placement holds, without buffers. */
 void params_place(Params *params, Placement placement);
 
-/* The table with shards and buffers, whose contents are undefined but for padding, which is zero. */
+/* The table with shards and buffers. Padding is set to zero; all else in the buffers is undefined. */
 Params params_create(const ModelConfig *config, Placement placement, const Kernels *kernels);
 
-/* Adds buffers to a table that has been placed. */
+/* Adds the buffers. Call after params_place. */
 void params_allocate(Params *params, const Kernels *kernels);
 void params_free(Params *params);
 
-/* Elements of one of `ranks` equal shards of `count`, padding included. */
+/* Elements of one shard, padding included, if `count` elements are split over `ranks` ranks. */
 size_t shard_padded(size_t count, int ranks);
 
 /* The view called `name`; NULL if there is none. */
 const View *params_find(const Params *params, const char *name);
 
-/* What a view and a shard have in common: `count` elements (perhaps 0), from element `in_view` of the one and
- * `in_shard` of the other. */
+/* The elements that a view and a shard have in common: `count` of them (perhaps 0), from element `in_view` of the
+ * view and element `in_shard` of the shard. */
 typedef struct {
     size_t count, in_view, in_shard;
 } Overlap;
 Overlap params_overlap(const View *view, const Shard *shard);
 
-/* Does this rank count the elements it holds of `view`? Of the ranks in model_group exactly one counts each element
- * of the model: in the norm of the gradient, when a parameter is collected, and so in files. */
+/* Does this rank count its elements of `view`? Exactly one rank of model_group counts each element of the model. The
+ * norm of the gradient and params_collect (so --dump too) use only elements that a rank counts. */
 bool params_counts(const View *view);
 
 /* --- values: params_values.c --- */
 
-/* Draws every weight that this rank owns from (seed, its parameter's name, its index there): the same values wherever
- * they are drawn. Whole weights that other ranks own are not there yet. */
+/* Initializes every weight that this rank owns. The value depends only on (seed, parameter name, index in the
+ * parameter), so it is the same under every placement. With whole_weights the shards of other ranks must still be
+ * gathered. */
 void params_init(Params *params, const Kernels *kernels, uint64_t seed);
 
 size_t params_whole_size(const View *view); /* elements of the whole parameter */
 
-/* Between a whole parameter on the host and this rank's block of it [rows, cols]. */
+/* Copy from a whole parameter to this rank's block of it [rows, cols], and back. Both are in host memory. */
 void params_take_block(const View *view, const acc *whole, acc *block);
 void params_put_block(const View *view, const acc *block, acc *whole);
 
-/* To the shards: what this rank owns of the whole parameter host[whole size] becomes master weights, and weights. */
+/* Sets master weights and weights of this rank's shards from the whole parameter host[params_whole_size]. */
 void params_upload(Params *params, const Kernels *kernels, const View *view, const acc *host);
 
-/* [all ranks of model_group] From all their shards: the whole parameter's master weights, or gradients, in
- * host[whole size], on all of them. Not counted. */
+/* [all ranks of model_group] Collects a whole parameter from the shards of all ranks: its master weights, or with
+ * `grads` its gradients. All ranks get it, in host[params_whole_size]. The ledger does not count this communication. */
 void params_collect(const Params *params, const Kernels *kernels, const View *view, bool grads, acc *host);
 
-/* What must be equal bit for bit between steps, on all ranks of a group. */
+/* What the ranks of a group must hold bit for bit alike between steps. */
 typedef enum {
-    EQUAL_SHARDS,        /* they own the same shards */
-    EQUAL_WHOLE_WEIGHTS, /* they keep whole weights */
-    EQUAL_NORMS,         /* they have the same vectors: along tp */
-    EQUAL_KV_HEADS,      /* they share a kv head: its K and V */
+    EQUAL_SHARDS,        /* the master weights of all shards: replicas along dp */
+    EQUAL_WHOLE_WEIGHTS, /* the whole weights that every rank keeps: the ranks of a shard group */
+    EQUAL_NORMS,         /* the weights of all norms: the ranks along tp */
+    EQUAL_KV_HEADS,      /* K and V: the ranks along tp that share a kv head */
 } Equality;
 
 typedef struct {
@@ -175,12 +180,12 @@ typedef struct {
     int rows;
 } Replicas;
 
-/* Adds a row. A group of one rank has no replicas, and adds nothing. */
+/* Adds a row. A group of one rank (or NULL) has nothing to compare, and no row is added. */
 void replicas_add(Replicas *replicas, Group *group, Equality equal);
 
-/* [all ranks of the groups] The name of the first parameter that is not equal on all ranks of a row's group, or NULL. */
+/* [all ranks of the groups] The name of the first parameter that differs between ranks of a row's group, or NULL. */
 const char *params_unequal(const Params *params, const Kernels *kernels, const Replicas *replicas);
 
-/* [all ranks of the groups] NULL, or a complaint if these ranks do not start from the same weights. Nothing was sent to
- * make them equal: each rank draws them from the seed. */
+/* [all ranks of the groups] NULL, or a complaint if replicas start from different weights. Replicas are not
+ * broadcast: each rank draws its weights from the seed, or reads them from the file. */
 const char *params_check_start(const Params *params, const Kernels *kernels, const Replicas *replicas);

@@ -1,4 +1,4 @@
-/* The table of a model's parameters: which there are, and which block of each is this rank's. */
+/* The table of a model's parameters: their names and shapes, and the block of each that this rank has. */
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -7,7 +7,8 @@
 #include "base/error.h"
 #include "model/params.h"
 
-/* Appends this rank's block of a parameter, at the end of the buffer. Rows past the parameter's last are padding. */
+/* Appends this rank's block of a parameter to the flat model. Rows of the block past the parameter's last row are
+ * padding. */
 static void add(Params *p, int unit, View block, const char *format, ...) __attribute__((format(printf, 4, 5)));
 static void add(Params *p, int unit, View block, const char *format, ...)
 {
@@ -30,7 +31,7 @@ static void add(Params *p, int unit, View block, const char *format, ...)
     va_end(arguments);
 }
 
-/* A norm's weight: every rank along tp holds a replica. */
+/* The weight of a norm: every rank along tp holds a replica of it. */
 static View vector(int width, Partial partial, int tp_rank)
 {
     return (View){.rows = 1,
@@ -42,7 +43,8 @@ static View vector(int width, Partial partial, int tp_rank)
                   .replica = tp_rank};
 }
 
-/* Part `part` of `parts` of a matrix [rows, cols], cut by row (column-parallel: part of the outputs)... */
+/* Block `part` of `parts` of a matrix [rows, cols], split by rows. This is a column-parallel matrix: y = x w^T, so a
+ * rank has some of the outputs. */
 static View cut_rows(int rows, int cols, double std, int parts, int part)
 {
     int each = (rows + parts - 1) / parts;
@@ -50,7 +52,7 @@ static View cut_rows(int rows, int cols, double std, int parts, int part)
         .rows = each, .cols = cols, .init_std = std, .whole_rows = rows, .whole_cols = cols, .row0 = part * each};
 }
 
-/* ... or by column (row-parallel: part of the inputs). */
+/* The same, split by columns. This is a row-parallel matrix: a rank has some of the inputs. */
 static View cut_cols(int rows, int cols, double std, int parts, int part)
 {
     int each = cols / parts;
@@ -71,7 +73,7 @@ Params params_table_split(const ModelConfig *c, int tp, int r)
 
     double std = c->init_std, std_residual = c->init_std / sqrt(2.0 * c->layers);
     int C = c->width, D = c->head_dim, q_rows = c->heads * D, kv_rows = c->kv_heads * D;
-    int kv_parts = c->kv_heads < tp ? c->kv_heads : tp, sharers = tp / kv_parts; /* ranks with the same kv head */
+    int kv_parts = c->kv_heads < tp ? c->kv_heads : tp, sharers = tp / kv_parts; /* ranks that share a kv head */
 
     add(&p, 0, cut_rows(c->vocab, C, std, tp, r), "model.embed_tokens.weight");
     add(&p, 0, vector(C, PARTIAL_BY_ROWS, r), "model.norm.weight");
@@ -87,7 +89,7 @@ Params params_table_split(const ModelConfig *c, int tp, int r)
             add(&p, u, vector(D, PARTIAL_BY_HEADS, r), "model.layers.%d.self_attn.q_norm.weight", l);
             add(&p, u, vector(D, PARTIAL_BY_HEADS, r), "model.layers.%d.self_attn.k_norm.weight", l);
         }
-        /* q, k, v side by side are one matrix, and so are gate and up: one GEMM each */
+        /* q, k and v are adjacent, so one GEMM multiplies by all three; likewise gate and up */
         add(&p, u, cut_rows(q_rows, C, std, tp, r), "model.layers.%d.self_attn.q_proj.weight", l);
         add(&p, u, kv, "model.layers.%d.self_attn.k_proj.weight", l);
         add(&p, u, kv, "model.layers.%d.self_attn.v_proj.weight", l);

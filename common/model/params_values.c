@@ -1,4 +1,5 @@
-/* The values of parameters: drawn, taken to the host and back, collected over ranks, compared between replicas. */
+/* The values of parameters: initialized at random, copied to the host and back, collected over ranks, compared between
+ * replicas. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,9 +8,9 @@
 #include "base/rng.h"
 #include "model/params.h"
 
-enum { RUN = 1 << 24 }; /* elements drawn between two signs of life */
+enum { RUN = 1 << 24 }; /* elements drawn between two calls of comm_progress */
 
-/* to[count] becomes elements [begin, begin + count) of the block, each drawn by its index in the whole parameter. */
+/* Draws elements [begin, begin + count) of the block into to[count], each by its index in the whole parameter. */
 static void draw(const Kernels *kernels, acc *to, const View *v, size_t begin, size_t count, uint64_t seed)
 {
     size_t cols = (size_t)v->cols, valid = (size_t)v->valid_rows * cols;
@@ -26,7 +27,7 @@ static void draw(const Kernels *kernels, acc *to, const View *v, size_t begin, s
         if (run > RUN) run = RUN;
         size_t index = ((size_t)v->row0 + row) * (size_t)v->whole_cols + (size_t)v->col0 + col;
         kernels->draw(to + done, index, run, seed, rng_stream(v->name), std);
-        comm_progress(); /* a sign of life: a large model takes long */
+        comm_progress(); /* tells the watchdog that this rank works: a large model takes long */
         done += run;
     }
 }
@@ -100,7 +101,7 @@ void params_collect(const Params *p, const Kernels *kernels, const View *view, b
     free(block);
     if (!p->placement.model_group) return;
     comm_uncounted(1);
-    /* one rank has each element, the others have zero */
+    /* exactly one rank put each element into `host`; the others add zero */
     comm_all_reduce(p->placement.model_group, host, params_whole_size(view), COMM_ACC, COMM_SUM);
     comm_uncounted(0);
 }
@@ -115,7 +116,7 @@ void replicas_add(Replicas *r, Group *group, Equality equal)
     r->row[r->rows++].equal = equal;
 }
 
-/* [all ranks of group] Compares `bytes` bytes in the backend's memory. */
+/* [all ranks of group] Do all ranks have the same `bytes` bytes at `data`, in the backend's memory? */
 static bool same_bits(const Kernels *kernels, Group *group, const void *data, size_t bytes)
 {
     char *host = malloc(bytes + 1);
@@ -126,7 +127,7 @@ static bool same_bits(const Kernels *kernels, Group *group, const void *data, si
     return same;
 }
 
-/* Does a row of this kind say anything about the view? */
+/* Must the view be equal under a row of this kind? */
 static bool concerns(Equality equal, const View *v)
 {
     switch (equal) {
@@ -136,7 +137,7 @@ static bool concerns(Equality equal, const View *v)
     }
 }
 
-/* [all ranks of group] */
+/* [all ranks of group] Does the group hold the view bit for bit alike, as the row demands? */
 static bool view_is_equal(const Params *p, const Kernels *kernels, const View *v, Group *group, Equality equal)
 {
     if (!concerns(equal, v)) return true;

@@ -19,7 +19,7 @@ static const struct {
     [DTYPE_F64] = {"F64", 8}, [DTYPE_F32] = {"F32", 4}, [DTYPE_BF16] = {"BF16", 2}, [DTYPE_I64] = {"I64", 8}};
 
 static const char HEAD[] = "lm_head.weight", EMBEDDING[] = "model.embed_tokens.weight";
-enum { LARGEST_HEADER = 100000000 }; /* as the format has it */
+enum { LARGEST_HEADER = 100000000 }; /* the format's own limit, in bytes */
 
 struct Safetensors {
     Tensor *tensor;
@@ -30,7 +30,7 @@ struct Safetensors {
 
 /* --- reading --- */
 
-/* A size or a place; -1 if it is none. */
+/* The item as a whole number of at least 0; -1 if it is something else. */
 static double whole_number(const cJSON *item)
 {
     return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble == floor(item->valuedouble)
@@ -38,7 +38,8 @@ static double whole_number(const cJSON *item)
                : -1;
 }
 
-/* Fills `t` from one entry of the header. `data` points at the first tensor's bytes, of which there are `available`. */
+/* Fills `t` from one entry of the header. `data` is where the tensors begin in the file, `available` the bytes from
+ * there to its end. Returns NULL or what is wrong. */
 static const char *read_entry(Tensor *t, const cJSON *entry, const char *data, size_t available)
 {
     const cJSON *dtype = cJSON_GetObjectItemCaseSensitive(entry, "dtype");
@@ -76,7 +77,8 @@ static int by_place(const void *a, const void *b)
     return x->count < y->count ? -1 : x->count > y->count;
 }
 
-/* Puts the tensors in the order in which they lie in the file, one behind the other, without gap or overlap. */
+/* Sorts the tensors by their place in the file. Returns NULL, or a complaint if there is a gap or an overlap between
+ * them. */
 static const char *check_places(Safetensors *s, const char *path, const char *data, size_t data_bytes)
 {
     const char *end = data;
@@ -117,12 +119,12 @@ static const char *read_header(Safetensors *s, const char *path)
     return complaint ? complaint : check_places(s, path, text + length, data_bytes);
 }
 
-/* `called`: how complaints name the file. */
+/* Opens and checks the file. Complaints name it as `called`. */
 static const char *open_file(Safetensors **out, const char *path, const char *called)
 {
     *out = NULL;
     struct stat info;
-    int file = open(path, O_RDONLY | O_NONBLOCK); /* a pipe would keep us waiting */
+    int file = open(path, O_RDONLY | O_NONBLOCK); /* without O_NONBLOCK, opening a pipe waits for a writer */
     if (file < 0 || fstat(file, &info) != 0) return complain("%s: %s", called, strerror(errno));
     if (!S_ISREG(info.st_mode)) {
         close(file);
@@ -163,7 +165,7 @@ const Tensor *safetensors_find(const Safetensors *s, const char *name)
     return NULL;
 }
 
-/* The format promises no alignment, so elements are copied out. */
+/* The format does not promise alignment, so each element is copied with memcpy. */
 double tensor_at(const Tensor *t, size_t i)
 {
     const char *at = (const char *)t->data + i * dtypes[t->dtype].size;
@@ -189,8 +191,8 @@ double tensor_at(const Tensor *t, size_t i)
     }
 }
 
-/* Element by element: files hold several types, and the backend's memory may not be the host's. False if an element
- * is not finite as this build stores it. */
+/* Converts each element to acc on the host, then uploads this rank's shards. Returns false, and uploads nothing, if
+ * an element is not finite in acc. */
 static bool load_view(Params *params, const View *v, const Tensor *t, const Kernels *kernels)
 {
     size_t whole = params_whole_size(v), bad = 0;
@@ -205,7 +207,7 @@ static bool load_view(Params *params, const View *v, const Tensor *t, const Kern
     return !bad;
 }
 
-/* Are these the same values? */
+/* Do the two tensors have the same shape and the same values? */
 static bool is_copy(const Tensor *a, const Tensor *b)
 {
     if (a->dims != b->dims || a->count != b->count || a->shape[0] != b->shape[0]) return false;
@@ -214,7 +216,7 @@ static bool is_copy(const Tensor *a, const Tensor *b)
     return true;
 }
 
-/* Opens DIR/model.safetensors, if it has just the tensors of `params`, in their whole shapes. */
+/* Opens DIR/model.safetensors. It must have all tensors of `params`, in their whole shapes, and no others. */
 static const char *open_weights(Safetensors **file, const Params *params, const char *dir)
 {
     char path[4096], called[4200];
@@ -234,7 +236,7 @@ static const char *open_weights(Safetensors **file, const Params *params, const 
             complaint = complain("--model %s: %s has not the shape that config.json gives it", dir, v->name);
     }
     for (int i = 0; !complaint && i < (*file)->tensors; i++) {
-        const char *name = (*file)->tensor[i].name; /* of a tied head, some files hold a copy */
+        const char *name = (*file)->tensor[i].name; /* a file of a tied model may hold the head as a copy */
         if (!params_find(params, name) && strcmp(name, HEAD) != 0)
             complaint = complain("--model %s: %s is not part of the model that config.json describes", dir, name);
     }
@@ -261,7 +263,7 @@ const char *safetensors_load_weights(Params *params, const Kernels *kernels, con
         const View *v = &params->view[n];
         if (!load_view(params, v, safetensors_find(file, v->name), kernels))
             complaint = complain("--model %s: %s holds a weight that is not finite", dir, v->name);
-        comm_progress(); /* a sign of life: this may take long */
+        comm_progress(); /* tells the watchdog that this rank works: loading may take long */
     }
     const Tensor *head = safetensors_find(file, HEAD);
     if (!complaint && head && !params_find(params, HEAD) && !is_copy(head, safetensors_find(file, EMBEDDING)))

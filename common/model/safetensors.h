@@ -1,4 +1,4 @@
-/* Reading and writing safetensors files: eight bytes of header length, a JSON header, then the tensors' bytes. */
+/* Reading safetensors files: eight bytes with the header's length, a JSON header, then the bytes of the tensors. */
 #pragma once
 
 #include <stddef.h>
@@ -15,25 +15,26 @@ typedef struct {
     int dims;
     int64_t shape[8];
     size_t count;     /* elements */
-    const void *data; /* in the file's mapping */
+    const void *data; /* points into the mapped file; perhaps not aligned */
 } Tensor;
 
 typedef struct Safetensors Safetensors;
 
-/* Maps the file. Returns NULL, with *file set, or a complaint that names the file and what is wrong with it. */
+/* Maps the file into memory and checks its header. Sets *file and returns NULL, or returns a complaint that names the
+ * file and what is wrong with it. */
 const char *safetensors_open(Safetensors **file, const char *path);
 void safetensors_close(Safetensors *file);
 
-/* NULL if there is no such tensor. Valid until the file is closed. */
+/* The tensor called `name`; NULL if there is none. The pointer is valid until the file is closed. */
 const Tensor *safetensors_find(const Safetensors *file, const char *name);
 
 /* Element i, as a double. */
 double tensor_at(const Tensor *tensor, size_t i);
 
-/* Has DIR/model.safetensors just the tensors of this model? Returns NULL, or a complaint about a missing file, a
- * missing tensor or a shape that is not the model's. */
+/* Checks that DIR/model.safetensors has all tensors of this model, in the right shapes, and no others. A file of a
+ * tied model may also hold the head. Returns NULL or a complaint. */
 const char *safetensors_check_weights(const ModelConfig *model, const char *dir);
 
-/* Checks it, and loads every weight. A weight that is not finite is refused, and a head that is not the embedding in
- * a model that says it is. */
+/* Makes the same check, then loads this rank's shards of every weight. Returns NULL, or a complaint also if a weight
+ * is not finite, or if the model is tied but the file's head differs from its embedding. */
 const char *safetensors_load_weights(Params *params, const Kernels *kernels, const char *dir);

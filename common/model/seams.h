@@ -1,7 +1,7 @@
-/* The places where the model calls out, so that a parallelism scheme can plug itself in.
+/* The seams: tables of functions that the model calls, so that a scheme of parallelism can plug itself in.
  *
- * An empty member is the single-device behaviour: a model whose seams are all empty is an ordinary program on one
- * device. Every function gets its scheme's own state as `self`.
+ * An empty member means the single-device behaviour. A model whose seams are all empty is an ordinary program on one
+ * device. Every function gets the scheme's own state as `self`.
  *
  *   parameters   who holds this unit's weights, who must hear about its gradients?       every trainer
  *   features     which slice of the hidden dimension, which rows of the stream are mine?  tiny-megatron
@@ -16,20 +16,23 @@
 #include "base/precision.h"
 #include "data/rows.h"
 
-/* The micro-step under way. The model owns it and model_begin sets it; schemes keep a pointer to it and ask. */
+/* The micro-step that is running. The model owns it and model_begin sets it; schemes keep a pointer to it and read
+ * it. */
 typedef struct {
-    int index, count;  /* the index-th, from 0, of a step's count */
-    bool reduces_each; /* set by a scheme that keeps no whole gradients from one micro-step to the next */
+    int index, count;  /* number of this micro-step, from 0, and micro-steps in a step */
+    bool reduces_each; /* a scheme sets it if it keeps no whole gradients from one micro-step to the next */
 } MicroStep;
 
 /* Is this the last micro-step of the step? */
 bool backward_is_last(const MicroStep *micro_step);
 
-/* Are gradients reduced over ranks in the backward pass under way? In every pass if a scheme asked for it, else in
- * the last one, to which they add up. All schemes ask here, so that all reduce in the same passes. */
+/* Does the running backward pass reduce gradients over ranks? With reduces_each every pass does. Without it,
+ * gradients add up on each rank and the pass of the last micro-step reduces the sum. All schemes ask this function,
+ * so all of them reduce in the same passes. */
 bool backward_reduces(const MicroStep *micro_step);
 
-/* Called around each unit, in the order of computation. Unit 0, the root, embraces all others. */
+/* Hooks around the forward and backward pass of each unit, called in the order of computation. The root's hooks enclose
+ * those of all layers: its before-hook comes first (unit 0), its after-hook last. */
 typedef struct {
     void *self;
     void (*before_forward)(void *self, int unit);
@@ -38,58 +41,62 @@ typedef struct {
     void (*after_backward)(void *self, int unit); /* the unit's gradients are complete on this rank */
 } ParameterSeam;
 
-/* Two parameter seams as one. `inner` is the nearer to the computation: its before-hooks run last and its after-hooks
- * run first. So with tensor parallelism inside and data parallelism outside, a gradient is summed over tp, then over
- * dp. An outer seam may itself be a chain. */
+/* Two parameter seams that act as one. Around a unit the hooks run in the order
+ *     outer before, inner before, (the unit computes), inner after, outer after.
+ * With tensor parallelism as inner and data parallelism as outer, a gradient is summed over tp first, then over dp.
+ * Either seam may itself be a chain. */
 typedef struct {
     ParameterSeam inner, outer;
 } SeamChain;
 
-/* Fills `chain`, which the caller keeps as long as the seam is used. */
+/* Fills `chain` and returns the seam that calls it. The caller keeps `chain` as long as the seam is used. */
 ParameterSeam seam_chain(SeamChain *chain, ParameterSeam inner, ParameterSeam outer);
 
-/* A weight matrix, and its gradient, as products use them: y[rows, out] = x[rows, in] w^T. */
+/* A weight matrix and its gradient, for the product y[rows, out] = x[rows, in] w^T. */
 typedef struct {
     const real *w; /* [out, in] */
-    acc *dw;       /* [out, in]  adds up; NULL in a forward pass */
+    acc *dw;       /* [out, in]  gradients are added to it; NULL if the unit has no gradient buffer now */
     int in, out;
 } Linear;
 
-/* Which gradients a backward product computes. A pipeline schedule asks for those of the inputs first, which the stage
- * before waits for, and for those of the weights later. */
+/* Which gradients a backward product computes. A pipeline schedule computes the gradient of the input first, because
+ * the previous stage waits for it, and the gradient of the weight later. */
 enum { GRADIENT_OF_INPUT = 1, GRADIENT_OF_WEIGHT = 2, GRADIENTS = 3 };
 
-/* The matrices that are split over ranks: by column (each rank has some of the outputs), then by row (some of the
- * inputs). Around them lies the residual stream, of which a rank may keep only a part of the rows. `mine` is that
- * part, [rows / parts, width]; `full` has all rows.
+/* Products with matrices that are split over ranks. A split region is a pair of them: the first is split by column (a
+ * rank has some of the outputs), the second by row (a rank has some of the inputs). Between the regions is the
+ * residual stream, of which a rank may keep only some of the rows. Below, `mine` are these rows, [rows / parts,
+ * width]; `full` are all rows, [rows, width].
  *
- * A scheme enters a split region and leaves it with its own communication. It does the products itself, so that it
- * can overlap the two. Results that are returned lie in a buffer of the scheme, or in the scratch that was handed in,
- * and are valid until the next call of the same function. */
+ * The scheme communicates where a split region begins and where it ends. It also computes the products, so that it
+ * can overlap them with the communication. A returned pointer points into a buffer of the scheme, or into the scratch
+ * argument. It is valid until the next call of the same function. */
 typedef struct {
     void *self;
-    /* y[rows, out] = full x w^T, for x mine [rows / parts, in] */
+    /* y[rows, out] = full x w^T; the argument x is mine, [rows / parts, in] */
     void (*column_forward)(void *self, real *y, const real *x, Linear linear, int rows);
-    /* dw adds dy^T full x; returns the gradient of my x, for dy [rows, out]. dx [rows, in]: scratch. `gradients` says
-     * which of the two; without that of the input, dx is not used and NULL returned */
+    /* Adds dy^T (full x) to dw, and returns the gradient of x, mine [rows / parts, in]. dy is [rows, out]; dx [rows,
+     * in] is scratch. `gradients` chooses which of the two; without GRADIENT_OF_INPUT dx may be NULL and the result
+     * is not used. */
     const real *(*column_backward)(void *self, real *dx, const real *dy, const real *x, Linear linear, int rows,
                                    unsigned gradients);
-    /* Returns my rows of the sum over ranks of x w^T, for x [rows, in]. y [rows, out]: scratch */
+    /* Returns my rows of the sum over ranks of x w^T. x is [rows, in]; y [rows, out] is scratch */
     const real *(*row_forward)(void *self, real *y, const real *x, Linear linear, int rows);
-    /* With dy mine [rows / parts, out]: dx[rows, in] = full dy w; dw adds full dy^T x */
+    /* dx[rows, in] = (full dy) w, and adds (full dy)^T x to dw. The argument dy is mine, [rows / parts, out] */
     void (*row_backward)(void *self, real *dx, const real *dy, const real *x, Linear linear, int rows,
                          unsigned gradients);
-    /* The split embedding: returns my rows of the sum over ranks of y [rows, width], which may be overwritten; and
-     * the full gradient of what is mine. */
+    /* The embedding, split over ranks by tokens. Forward: returns my rows of the sum over ranks of y [rows, width]; y
+     * may be overwritten. Backward: dy is mine; returns the full gradient [rows, width]. */
     const real *(*embedding_forward)(void *self, real *y, int rows, int width);
     const real *(*embedding_backward)(void *self, const real *dy, int rows, int width);
-    /* As the cross_entropy of kernels.h, of logits that are split by column. */
+    /* Like cross_entropy of kernels.h, for logits that are split by column over the ranks. */
     void (*loss)(void *self, acc *loss, real *logits, const int *label, double scale, int rows);
-    /* whole[vocabulary] = one row of logits, of which this rank has `mine`; in the backend's memory */
+    /* Collects one row of logits: whole[vocabulary], in the backend's memory. `mine` is this rank's part of the row. */
     void (*whole_logits)(void *self, real *whole, const real *mine);
 } FeatureSeam;
 
-/* Attention of this rank's rows over all keys of their sequences. Buffers as in kernels.h, qkv and dqkv fused. */
+/* Attention of this rank's rows over all keys of their sequences. Buffers are those of kernels.h; q, k and v of a row
+ * are side by side in qkv, and their gradients in dqkv. */
 typedef struct {
     void *self;
     void (*forward)(void *self, real *out, acc *lse, const real *qkv, const Rows *rows);
