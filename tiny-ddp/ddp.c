@@ -11,11 +11,11 @@ Ddp ddp_create(Params *params, const MicroStep *micro_step, Group *group, DdpOpt
 {
     Ddp ddp = {.params = params, .micro_step = micro_step, .group = group, .options = options};
     group_open_device(group, params->grads);
-    double full = options.bucket_mb * 1048576 / sizeof(acc); /* elements */
+    double full = options.bucket_mb * 1048576 / sizeof(acc); /* elements in a full bucket */
     ddp.bucket = calloc((size_t)params->units, sizeof *ddp.bucket);
     if (!ddp.bucket) fatal("out of memory for the buckets");
 
-    /* Walk the units as the backward pass finishes them, from the last layer to the root. */
+    /* Fill the buckets in the order in which the backward pass finishes the units: from the last layer to the root. */
     Bucket *open = NULL;
     for (int u = params->units - 1; u >= 0; u--) {
         if (!open) {
@@ -58,16 +58,18 @@ static Bucket *completed_by(const Ddp *ddp, int unit)
     return NULL;
 }
 
-/* The parameter seam: a unit's gradients are complete on this rank. */
+/* Hook of the parameter seam: this rank has computed the unit's gradients. If they complete a bucket, its all-reduce
+ * starts. */
 static void after_backward(void *self, int unit)
 {
     Ddp *ddp = self;
     Bucket *bucket = completed_by(ddp, unit);
     if (!bucket || !(backward_reduces(ddp->micro_step) || BUG(reduce_every_micro_step))) return;
-    if (ddp->options.bucket_mb == 0) return; /* ddp_finish reduces everything */
+    if (ddp->options.bucket_mb == 0) return; /* ddp_finish reduces all gradients in one call */
     if (BUG(forget_last_bucket) && unit == 0) return;
     start(ddp, bucket);
-    /* always true here unless reduce_every_micro_step is on: then the next micro-step adds to the same bucket */
+    /* Always true unless the bug reduce_every_micro_step is on. With the bug, wait: the next micro-step adds to this
+     * bucket. */
     bool stays_until_finish = backward_reduces(ddp->micro_step);
     if (!ddp->options.overlap || !stays_until_finish) wait(bucket);
 }
@@ -79,7 +81,7 @@ ParameterSeam ddp_seam(Ddp *ddp)
 
 void ddp_finish(Ddp *ddp)
 {
-    if (ddp->options.bucket_mb == 0) start(ddp, &ddp->bucket[0]); /* the naive form: everything, now */
+    if (ddp->options.bucket_mb == 0) start(ddp, &ddp->bucket[0]); /* the naive form: one all-reduce of all gradients */
     for (int b = 0; b < ddp->buckets; b++) wait(&ddp->bucket[b]);
 }
 

@@ -1,5 +1,5 @@
-/* What tiny-ddp promises: its flags, what it sends and holds, the schedule of a step. Nothing here looks at a running
- * Ddp, so the ledger compares two independent accounts. */
+/* tiny-ddp's flags, the formula of what it sends, and the schedule of a step. Nothing here reads a running Ddp:
+ * --ledger compares this formula with the counters, and the two must be independent. */
 #include <stdio.h>
 #include <string.h>
 
@@ -20,7 +20,7 @@ OptionTable ddp_options(DdpOptions *options)
     return (OptionTable){"flags of tiny-ddp", rows, sizeof rows / sizeof rows[0], options};
 }
 
-/* Does a bucket end with `unit`, when `bytes` of gradients have gathered in it? */
+/* Is a bucket of `bytes` bytes closed after `unit`? */
 static bool bucket_ends(DdpOptions options, int unit, double bytes)
 {
     return unit == 0 || (options.bucket_mb > 0 && bytes >= options.bucket_mb * 1048576);

@@ -1,4 +1,4 @@
-/* tiny-ddp: data-parallel training. On one rank it is the single-device program: step that one first. */
+/* tiny-ddp: data-parallel training. On one rank it is the single-device program; step through that in gdb first. */
 #include "comm/agree.h"
 #include "ddp.h"
 #include "observe/show.h"
@@ -12,14 +12,14 @@ int main(int argc, char **argv)
     OptionTable flags[] = {ddp_options(&options)};
     trainer_start(&t, argc, argv, "tiny-ddp/tiny-ddp", flags, 1);
 
-    /* The grid of ranks: here just a line of them, along dp. What is wrong with the flags ends the run in trainer_check. */
+    /* The grid of ranks: all of them are along dp. trainer_check ends the run if a flag is wrong. */
     int ranks = options.dp ? (int)options.dp : trainer_ranks(&t);
     Shape shape = {{[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_FSDP] = 1, [AXIS_DP] = ranks}};
     trainer_check(&t, shape);
     const Config *config = &t.config;
     ModelPart part = {.placement = {.by = SHARD_NOTHING}}; /* every rank holds everything */
 
-    /* What this run will send and hold, by formula: for --show and --ledger. */
+    /* For --show and --ledger: what this run will send and hold, by formula. */
     Expected expected = trainer_expect(&t, part);
     Params table = params_table(&config->architecture);
     ddp_expect(&expected, &table, options, ranks, config->steps);
@@ -34,7 +34,7 @@ int main(int argc, char **argv)
     Model *model = t.model;
     Params *params = &model->params;
 
-    /* The scheme: the ranks along dp, and a hook where a unit's gradients are complete. */
+    /* The scheme: the group of ranks along dp, and a hook that runs when a unit's gradients are complete. */
     Ddp ddp = ddp_create(params, &model->micro_step, mesh_group(&t.mesh, ALONG_DP, "dp"), options);
     model->seams.parameters = ddp_seam(&ddp);
     Replicas replicas = {0};

@@ -1,16 +1,19 @@
-/* FSDP: each unit is one flat run, sharded evenly. So one call moves it, and it lands where it is used. While a unit
- * computes, the next unit is gathered. While a layer's backward pass runs, the gradients of the layer before are reduced:
+/* FSDP: each unit is one flat run of memory, sharded evenly. So one all-gather moves a whole unit, and the weights
+ * arrive in the buffer that the kernels read. While a unit computes, the next one is gathered. While a layer's
+ * backward pass runs, the gradients of the previous one are reduced:
  *
  *              forward                             backward
  *   gather     | unit 1 | unit 2 | unit 3 |        | unit 3 | unit 2 | unit 1 |                    one ahead
  *   compute    | root   | unit 1 | unit 2 | unit 3 | head   | unit 3 | unit 2 | unit 1 | root |
  *   reduce                                                           | unit 3 | unit 2 | unit 1 | root     one behind
  *
- * At most two layers are in memory (with --reshard 1 and --accumulate-sharded 1): layer l lives in slot l mod 2. The rank
- * reshards it, that is, gives the slot back, after its use and before it starts the gather that needs the slot. The root has
- * a slot of its own and stays from its first use to the end of the backward pass.
+ * With --reshard 1 and --accumulate-sharded 1 at most two layers are in memory. There are two slots for layers;
+ * layers take them in turn. A layer is resharded when it has been used: its slot becomes free, and then the gather of
+ * the next layer that needs this slot starts. The root has a slot of its own. It is gathered before the forward pass
+ * and stays to the end of the backward pass.
  *
- * HSDP is the same inside a group of ranks; the owners of a shard in different groups then all-reduce it. */
+ * HSDP does the same inside each shard group. Then the ranks that own the same shard, one in each group, all-reduce
+ * its gradients. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,28 +22,28 @@
 #include "kernels/memory.h"
 #include "sharding.h"
 
-/* Room for one unit's weights. Invariant: unit >= 0 if they are there or on their way. */
+/* A buffer for one unit's gathered weights. Invariant: unit >= 0 if its gather has finished or is in flight. */
 typedef struct {
     int unit;      /* -1: free */
     real *weights; /* [padded] */
-    Work *gather;
+    Work *gather;  /* in flight, or NULL */
 } WeightSlot;
 
-/* Room for one unit's gradients while they are computed and reduced. */
+/* Buffers for one unit's gradients and for their reduce-scatter. */
 typedef struct {
-    acc *grads;   /* [padded]  partial */
-    acc *reduced; /* [shard]   what a reduction leaves, to be added to the shard; NULL: it goes to the shard itself */
-    real *narrow, *narrow_reduced; /* both as they travel under --reduce real, then always added; else NULL */
-    Work *reduce;
-    int unit; /* whose reduction that is */
+    acc *grads;   /* [padded]  this rank's gradients of the whole unit: partial, to be summed over the ranks */
+    acc *reduced; /* [shard]   result of the reduce-scatter, then added to the shard; NULL: the shard is the result */
+    real *narrow, *narrow_reduced; /* --reduce real: grads and reduced in the type in which they travel; else NULL */
+    Work *reduce;                  /* in flight, or NULL */
+    int unit;                      /* the unit that `reduce` reduces */
 } GradSlot;
 
 typedef struct {
     WeightSlot *weight; /* [1 + weight_layers]  slot 0 is the root's */
     GradSlot *grad;     /* [1 + grad_layers] */
     int weight_layers, grad_layers;
-    Work **replicate; /* [units]  all-reduces over dp under way */
-    bool narrow;      /* gradients travel as real */
+    Work **replicate; /* [units]  HSDP: all-reduces over dp in flight, or NULL */
+    bool narrow;      /* gradients travel as real, which is narrower than acc in this build */
 } Fsdp;
 
 static size_t padded(const Sharding *s, int unit)
@@ -58,7 +61,7 @@ static GradSlot *grad_slot(const Fsdp *f, int unit)
     return &f->grad[unit == 0 ? 0 : 1 + (unit - 1) % f->grad_layers];
 }
 
-/* Do gradients stay whole until the last micro-step? */
+/* Does a rank keep the gradients of whole layers until the last micro-step (--accumulate-sharded 0)? */
 static bool accumulates_whole(const Sharding *s)
 {
     return s->accumulate > 1 && !s->options.accumulate_sharded;
@@ -66,7 +69,8 @@ static bool accumulates_whole(const Sharding *s)
 
 /* --- buffers --- */
 
-/* Elements of the largest shard of the units that use this slot: the root uses slot 0, layer l slot 1 + l mod `layers`. */
+/* Elements of the largest shard of the units that use this slot. The root uses slot 0, layer l uses slot 1 + l mod
+ * `layers`. */
 static size_t largest_shard(const Sharding *s, int slot, int layers)
 {
     size_t largest = slot == 0 ? s->params->unit[0].shard->padded : 0;
@@ -133,7 +137,8 @@ static void start_gather(Sharding *s, int unit)
     slot->gather = comm_start_all_gather(s->groups.gather, slot->weights, mine->weights, mine->padded, COMM_REAL);
 }
 
-/* After this, kernels may use the unit's weights. Then starts to gather `next`, if that is a layer (the root is never next). */
+/* Waits until the unit's weights are gathered; kernels launched after this call may read them. With --prefetch 1 it
+ * then starts to gather unit `next`, if that is a layer. */
 static void unshard(Sharding *s, int unit, int next)
 {
     WeightSlot *slot = weight_slot(s->state, unit);
@@ -144,6 +149,7 @@ static void unshard(Sharding *s, int unit, int next)
     if (s->options.prefetch && next > 0 && next < s->params->units) start_gather(s, next);
 }
 
+/* Frees the slot. The rank keeps only its shard of the unit's weights. */
 static void reshard(Sharding *s, int unit)
 {
     WeightSlot *slot = weight_slot(s->state, unit);
@@ -170,7 +176,8 @@ static void start_reduce(Sharding *s, int unit)
     }
 }
 
-/* Waits for the reduction of this slot, adds its result to the shard, and starts the sum over the copies. */
+/* Waits for the slot's reduce-scatter, if one is in flight, and adds the result to the shard. In the last micro-step
+ * of HSDP it then starts the all-reduce of the shard over dp. */
 static void finish_reduce(Sharding *s, GradSlot *slot)
 {
     Fsdp *f = s->state;
@@ -204,8 +211,8 @@ static void before_backward(void *self, int unit)
 {
     Sharding *s = self;
     GradSlot *slot = grad_slot(s->state, unit);
-    unshard(s, unit, unit == 0 ? s->params->units - 1 : unit - 1); /* after the root comes the last layer */
-    finish_reduce(s, slot);
+    unshard(s, unit, unit == 0 ? s->params->units - 1 : unit - 1); /* after the root's head comes the last layer */
+    finish_reduce(s, slot);                                        /* of the unit that used this slot before */
     if (s->micro_step->index == 0 || !accumulates_whole(s))
         s->kernels.fill(slot->grads, 0, padded(s, unit) * sizeof *slot->grads);
     s->params->unit[unit].grads = slot->grads;
@@ -221,7 +228,7 @@ static void after_backward(void *self, int unit)
     start_reduce(s, unit);
     if (!s->options.prefetch) finish_reduce(s, grad_slot(f, unit));
     if (unit > 0) return;
-    /* the backward pass ends here: wait for all reductions */
+    /* the root is the last unit of the backward pass: wait for all reduce-scatters that are still in flight */
     for (int i = 1; i <= f->grad_layers; i++) finish_reduce(s, &f->grad[i]);
     finish_reduce(s, &f->grad[0]);
 }

@@ -1,4 +1,4 @@
-/* tiny-fsdp: data-parallel training that shards what tiny-ddp copies. Read tiny-ddp/main.c first, and then
+/* tiny-fsdp: data-parallel training that shards what tiny-ddp replicates. Read tiny-ddp/main.c first, then
  * diff -u tiny-ddp/main.c tiny-fsdp/main.c. */
 #include "comm/agree.h"
 #include "observe/show.h"
@@ -13,7 +13,7 @@ int main(int argc, char **argv)
     OptionTable flags[] = {sharding_options(&options)};
     trainer_start(&t, argc, argv, "tiny-fsdp/tiny-fsdp", flags, 1);
 
-    /* The grid of ranks: N along fsdp share one copy of the model; along dp are the copies. */
+    /* The grid of ranks: the ranks along fsdp share one copy of the model; the copies are along dp. */
     int ranks = trainer_ranks(&t);
     agree(sharding_check(&options, ranks));
     Shape shape = sharding_shape(&options, ranks);
@@ -21,7 +21,7 @@ int main(int argc, char **argv)
     const Config *config = &t.config;
     ModelPart part = {.placement = strategy_find(options.strategy)->placement}; /* what a rank holds of the model */
 
-    /* What this run will send and hold, by formula: for --show and --ledger. */
+    /* For --show and --ledger: what this run will send and hold, by formula. */
     Expected expected = trainer_expect(&t, part);
     Params table = params_table(&config->architecture);
     sharding_expect(&expected, &table, &options, shape, (int)config->accumulate, config->steps);
@@ -32,11 +32,11 @@ int main(int argc, char **argv)
         return run_finish(0);
     }
 
-    trainer_open(&t, part, &expected); /* data, this rank's part of the model, optimizer */
+    trainer_open(&t, part, &expected); /* data, this rank's shards of the model, optimizer */
     Model *model = t.model;
     Params *params = &model->params;
 
-    /* The scheme: the groups, and hooks around each unit. */
+    /* The scheme: the groups to gather and reduce on, and hooks around each unit. */
     Sharding sharding = sharding_create(params, &model->micro_step, &model->kernels, sharding_groups(&t.mesh), options,
                                         t.batch.accumulate);
     model->seams.parameters = sharding_seam(&sharding);

@@ -6,7 +6,7 @@
 #include "ddp.h"
 #include "base/error.h"
 
-/* --- ddp, for comparison: the module of tiny-ddp --- */
+/* --- the strategy ddp, for comparison: it calls the module of tiny-ddp --- */
 
 static void *ddp_start(Sharding *s)
 {
@@ -45,7 +45,7 @@ const Strategy strategy_ddp = {
     .replicates = true,
 };
 
-/* --- any strategy --- */
+/* --- all strategies --- */
 
 const Strategy *strategy_find(const char *name)
 {
@@ -108,7 +108,7 @@ void sharding_finish(Sharding *s)
     Params *p = s->params;
     if (s->strategy->finish) s->strategy->finish(s);
     if (s->strategy->replicates || group_size(s->groups.replicate) == 1) return;
-    acc *shards = p->reduced_grads ? p->reduced_grads : p->grads; /* all of them, one after the other */
+    acc *shards = p->reduced_grads ? p->reduced_grads : p->grads; /* [held]  all this rank's shards */
     comm_all_reduce(s->groups.replicate, shards, p->held, COMM_ACC, COMM_SUM);
 }
 

@@ -1,17 +1,19 @@
-/* Sharded data parallel: every rank trains on its own rows, as in tiny-ddp. But each of N ranks keeps only its shard of the
- * optimizer state (zero1), of the gradients too (zero2), of the parameters too (zero3, fsdp). hsdp shards within groups of N
- * ranks, and every group holds a copy.
+/* Sharded data parallel: every rank trains on its own rows, as in tiny-ddp. But each of N ranks keeps only its shard
+ * of the optimizer state (zero1), of the gradients too (zero2), and of the parameters too (zero3, fsdp). hsdp shards
+ * within groups of N ranks, and the groups are replicas of each other.
  *
- * Why: tiny-ddp holds N equal copies of everything, and one would do. A rank gathers a weight when it needs it. The sum of a
- * gradient need only reach the rank that updates the weight.
+ * Why: in tiny-ddp all N ranks hold the same weights and the same optimizer state, and one copy would do. Here a rank
+ * gathers weights that it does not own when it needs them. The sum of a gradient goes only to the rank that owns and
+ * updates that weight.
  *
- * Invariant: between steps each element of the model has one owner among the N ranks of a shard group. The owner holds its
- * master weight, its gradient and its moments. A step does three things: an all-gather brings the owners' weights to all
- * ranks, a reduce-scatter brings the sum of all ranks' gradients to the owner, and the owner updates.
+ * Invariant: between steps each element of the model has one owner among the N ranks of a shard group. The owner
+ * holds its master weight, its gradient and its moments. A step has three parts: all ranks get the owners' weights
+ * (all-gather), the owners get the sum of all ranks' gradients (reduce-scatter), and each owner updates its shard.
  *
- * Communication per step and rank, times (N-1)/N. Letters here: N ranks of a shard group, M groups; P elements, of which P_r
- * in the root unit and P_l in layers; A micro-steps; w = sizeof(real), g = sizeof(acc). Sizes are padded to N parts of whole
- * multiples of SHARD_ALIGN elements:
+ * Communication per step and rank; each size in the table is multiplied by (N-1)/N. Letters: N ranks in a shard
+ * group, M groups; P elements in the model, P_r of them in the root unit and P_l in layers; A micro-steps; w =
+ * sizeof(real), g = sizeof(acc). What is sharded is padded to N equal shards, each a multiple of SHARD_ALIGN
+ * elements:
  *
  *            all-gather on `gather`              reduce-scatter on `reduce`
  *   zero1    P w                 in 1 call       P g      in 1 call
@@ -19,12 +21,14 @@
  *   zero3    A (P_r + 2 P_l) w   a view each     A P g    a view each
  *   fsdp     A (P_r + 2 P_l) w   a unit each     A P g    a unit each
  *            --reshard 0: P w                    --accumulate-sharded 0: P g
- *   hsdp     as fsdp, and a shard of P g is all-reduced on `dp` over the M groups, a unit each (times 2 (M-1)/M)
+ *   hsdp     as fsdp, and an all-reduce of P/N g on `dp` over the M groups, a unit each (times 2 (M-1)/M)
  *
- * zero1 and zero2 gather after the optimizer, the others before use.
+ * "A unit each" means one call for each unit. zero1 and zero2 gather after the optimizer, the others before a unit is
+ * used. zero1, zero2 and zero3 with M > 1 groups (test_compose; not a flag) all-reduce P/N g on `dp` in one call,
+ * after the last backward pass.
  *
- * Memory per rank, s = P/N, u = the largest layer (zero3: P_r and u not padded); m = g in bf16, where master weights are
- * apart, else 0:
+ * Memory per rank; s = P/N elements, u = elements of the largest layer (zero3: P_r and u without padding). In bf16
+ * owners keep master weights, so m = g; else m = 0:
  *
  *            parameters    gradients   AdamW    buffers
  *   ddp      P (w + m)     P g         2 P g
@@ -32,12 +36,15 @@
  *   zero2    P w + s m     s g         2 s g    (P_r + u) g                          (*)
  *   zero3    s (w + m)     s g         2 s g    (P_r + u)(w + g) + one view (w + g)  (*)
  *   fsdp     s (w + m)     s g         2 s g    (P_r + 2u)(w + g)                    (*)
- *            --reshard 0: P w for weights; --accumulate-sharded 0: P g for gradients, where fsdp has P_r + 2u
- *   (*) with A > 1 also, for the sums that are added to the shard, an N-th of the units (zero3: view) whose gradients are there;
- *       --reduce real: the same gradients and sums once more, as they travel. A model of one layer has u where it says 2u
+ *            --reshard 0: P w for weights; --accumulate-sharded 0 with A > 1: P g for gradients, in place of P_r + 2u
+ *   (*) A > 1: also a buffer for the result of a reduce-scatter, which is then added to the shard.
+ *       zero2: max(P_r, u)/N g; zero3: one view/N g; fsdp: (P_r + 2u)/N g, and none with --accumulate-sharded 0.
+ *       fsdp with --reduce real in bf16: in place of that, for any A, buffers for gradients as they travel: the
+ *       elements of the gradient buffers times (1 + 1/N) w.
+ *       "One view" is the largest view, padded. A model of one layer has u in place of 2u.
  *
- * Methods: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020; Zhao et al.,
- * "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023.
+ * Methods: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020; Zhao
+ * et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel", VLDB 2023.
  */
 #pragma once
 
@@ -51,30 +58,30 @@
 typedef struct {
     const char *strategy;    /* ddp, zero1, zero2, zero3, fsdp, hsdp */
     long shard_size;         /* hsdp: N; 0: half of the ranks */
-    long prefetch;           /* fsdp: gather one unit ahead, reduce behind; 0: wait for each at once */
-    long reshard;            /* fsdp: give gathered layers back after each use; 0: keep them to the end of the step */
-    long accumulate_sharded; /* fsdp: reduce in every micro-step; 0: keep whole gradients and reduce in the last */
+    long prefetch;           /* fsdp: 1: gather one unit ahead, reduce one behind; 0: wait; ddp: overlap */
+    long reshard;            /* fsdp: 1: free gathered layers after each use; 0: keep them to the end of the step */
+    long accumulate_sharded; /* fsdp: 1: every micro-step reduces; 0: gradients stay whole, and the last one reduces */
     const char *reduce;      /* fsdp: gradients travel as acc or real */
 } ShardingOptions;
 
-/* The groups that a strategy communicates over. */
+/* The groups that a strategy communicates on. */
 typedef struct {
-    Group *gather, *reduce; /* the N ranks of a shard group, twice: gathers and reductions run side by side */
-    Group *replicate;       /* the ranks that hold the same shard, one from each shard group */
+    Group *gather, *reduce; /* two groups of the same N ranks: a gather does not wait for a reduction */
+    Group *replicate;       /* the ranks that hold the same shards, one from each shard group */
 } ShardGroups;
 
 typedef struct Sharding Sharding;
 
-/* One strategy. A member that is NULL does nothing. `state` belongs to the strategy. */
+/* One strategy. An empty member does nothing. `create` returns the strategy's own state, Sharding.state. */
 typedef struct {
     const char *name;
     Placement placement;
     void *(*create)(Sharding *);
     void (*free)(void *state);
-    ParameterSeam seam;          /* with a Sharding as self */
-    void (*finish)(Sharding *);  /* after the last backward pass: gradients reach their owners */
-    bool replicates;             /* it sums over the replicas itself, as shards get ready; else sharding_finish does */
-    void (*publish)(Sharding *); /* after the optimizer: weights reach all ranks */
+    ParameterSeam seam;          /* its functions get the Sharding as self */
+    void (*finish)(Sharding *);  /* after the last backward pass: completes the gradients of the shards */
+    bool replicates;             /* the strategy sums over the replicas; else sharding_finish does, in one call */
+    void (*publish)(Sharding *); /* after the optimizer: all ranks get the owners' new weights */
 } Strategy;
 extern const Strategy strategy_ddp, strategy_zero1, strategy_zero2, strategy_zero3, strategy_fsdp, strategy_hsdp;
 
@@ -85,51 +92,53 @@ struct Sharding {
     ShardGroups groups;
     ShardingOptions options;
     int accumulate;              /* micro-steps in a step */
-    const MicroStep *micro_step; /* the one under way */
+    const MicroStep *micro_step; /* the one that is running */
     void *state;
 };
 
-/* NULL if there is no such strategy. */
+/* The strategy called `name`; NULL if there is none. */
 const Strategy *strategy_find(const char *name);
 
-/* [all ranks of the mesh] */
+/* [all ranks of the mesh] Makes the groups: along fsdp twice, and along dp. */
 ShardGroups sharding_groups(const Mesh *mesh);
 
-/* [all ranks] Takes the buffers, plugs nothing in. `params` were created under the strategy's placement and drawn; where
- * whole weights are kept, they are gathered here for the first time, not counted. Steps have `accumulate` micro-steps. */
+/* [all ranks] Allocates the strategy's buffers; sharding_seam then gives the hooks. `params` must be created with the
+ * strategy's placement, and initialized. A strategy that keeps whole weights gathers them here for the first time;
+ * the ledger does not count that. A step has `accumulate` micro-steps. Sets micro_step->reduces_each. */
 Sharding sharding_create(Params *params, MicroStep *micro_step, const Kernels *kernels, ShardGroups groups,
                          ShardingOptions options, int accumulate);
 void sharding_free(Sharding *sharding);
 
-/* For model->seams.parameters. `sharding` stays where it is. */
+/* For model->seams.parameters. `sharding` must not move while the seam is used. */
 ParameterSeam sharding_seam(Sharding *sharding);
 
-/* [all ranks] Call after the last backward pass: then each shard's gradients are complete. */
+/* [all ranks] Call after the last backward pass. When it returns, the gradients of each shard are the sum over all
+ * ranks. */
 void sharding_finish(Sharding *sharding);
 
-/* [all ranks] Call after the optimizer. */
+/* [all ranks] Call after the optimizer. Strategies that keep whole weights gather the updated shards. */
 void sharding_publish(Sharding *sharding);
 
-/* Adds what must be equal on which ranks. */
+/* Adds the rules of what ranks hold alike: replicas their shards; a shard group the whole weights, if it keeps them. */
 void sharding_replicas(const Sharding *sharding, Replicas *replicas);
 
-/* --- sharding_plan.c, sharding_show.c: the flags, and what the strategies promise, from the configuration alone --- */
+/* --- sharding_plan.c, sharding_show.c: flags, formulas and schedule, all from the configuration alone --- */
 
 OptionTable sharding_options(ShardingOptions *options);
 
-/* NULL, or a complaint about flags that do not go together, with this many ranks. */
+/* NULL, or a complaint if the flags do not fit together or do not fit the number of ranks. */
 const char *sharding_check(const ShardingOptions *options, int ranks);
 
-/* How many ranks along fsdp and dp. Call after sharding_check. */
+/* The grid of ranks: how many are along fsdp and along dp. Call after sharding_check. */
 Shape sharding_shape(const ShardingOptions *options, int ranks);
 
-/* Does every micro-step reduce, rather than only the last? */
+/* Does every micro-step reduce gradients? If not, only the last one does. */
 bool sharding_reduces_each(const ShardingOptions *options);
 
-/* What --ledger expects of `steps` steps, beside what every trainer has. `params`: the table of the model, or of a slice of
- * it along tp. */
+/* Adds this scheme's communication in `steps` steps, and its buffers, to what --ledger expects. `params` is the table
+ * of the whole model, or of one rank's slice along tp. */
 void sharding_expect(Expected *expected, const Params *params, const ShardingOptions *options, Shape shape,
                      int accumulate, long steps);
 
-/* Draws one step's compute and collectives (--show plan). */
+/* Prints one step's compute and collectives (--show plan). */
 void sharding_show_plan(const ModelConfig *model, const ShardingOptions *options, Shape shape, int accumulate);

@@ -1,5 +1,5 @@
-/* What the strategies promise: flags, what is sent and held. Nothing here looks at a running
- * Sharding, so the ledger compares two independent accounts. */
+/* The strategies' flags, and the formulas of what they send and hold. Nothing here reads a running Sharding: --ledger
+ * compares these formulas with the counters, and the two must be independent. */
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ OptionTable sharding_options(ShardingOptions *options)
     return (OptionTable){"flags of tiny-fsdp", rows, sizeof rows / sizeof rows[0], options};
 }
 
-/* --- which flags go together --- */
+/* --- checks of the flags --- */
 
 static bool is(const ShardingOptions *o, const char *name)
 {
@@ -74,12 +74,12 @@ bool sharding_reduces_each(const ShardingOptions *o)
 
 /* --- what is sent and held --- */
 
-/* Sizes of a model cut over n ranks: elements of all parts together, padded, that is n times a rank's. */
+/* Sizes of a model that is sharded over n ranks, in elements with padding: n times what one rank holds. */
 typedef struct {
     int units, views, views_of_root, n;
-    double model;                 /* cut as a whole */
-    double root, layers, layer;   /* cut by unit: the root, all layers, the largest layer */
-    double by_view, largest_view; /* cut by view: all, and the largest */
+    double model;                 /* sharded as a whole */
+    double root, layers, layer;   /* sharded by unit: the root, all layers, the largest layer */
+    double by_view, largest_view; /* sharded by view: all views, the largest view */
 } Sizes;
 
 static double padded(size_t count, int n)
@@ -143,7 +143,7 @@ static void expect_zero3(Expected *e, const Params *p, const Sizes *s, int A, lo
     hold_buffers(e, (units + s->largest_view) * (sizeof(real) + sizeof(acc)) + reduced * sizeof(acc));
 }
 
-/* Elements of `slots` buffers that the layers take in turn, each as large as its largest layer. */
+/* Elements of `slots` buffers that the layers use in turn. Each buffer has room for the largest layer that uses it. */
 static double in_turn(const Params *p, int n, int slots)
 {
     double all = 0;

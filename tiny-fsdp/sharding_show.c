@@ -12,7 +12,7 @@ static bool is(const ShardingOptions *o, const char *name)
 
 enum { NOTHING = -1 };
 
-/* Into text[24]. */
+/* Writes "WHAT layer 3", "WHAT root" or nothing into text[24]. */
 static void cell(char *text, const char *what, int unit)
 {
     const char *space = *what ? " " : "";
@@ -32,7 +32,7 @@ static void row(const char *compute, const char *gather, const char *reduce)
     puts(text);
 }
 
-/* One line of the picture. computes NOTHING: compute waits for the others. */
+/* One line of the picture. If `computes` is NOTHING, compute waits for the communication. */
 static void at_once(const char *phase, int computes, int gathers, int reduces)
 {
     char compute[24] = "(waits)", gather[24], reduce[24];
@@ -42,7 +42,7 @@ static void at_once(const char *phase, int computes, int gathers, int reduces)
     row(compute, gather, reduce);
 }
 
-/* The head is the root's: its weights are there. */
+/* The head belongs to the root, so its weights are gathered already. */
 static void show_head(int gathers)
 {
     char gather[24];
@@ -63,7 +63,7 @@ static void show_whole_weights(bool reduces_units, int layers)
     row("(waits)", "", "everything");
 }
 
-/* zero3, and fsdp without prefetch: one thing after the other. */
+/* zero3, and fsdp without prefetch: compute, gather and reduce run one after the other. */
 static void show_in_turn(int layers, bool again)
 {
     for (int u = 0; u <= layers; u++) {

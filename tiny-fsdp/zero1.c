@@ -1,6 +1,7 @@
-/* ZeRO-1: the optimizer state is sharded, nothing else. Gradients add up whole over the micro-steps, and after the last one
- * each rank gets the sum of its shard. It updates that shard of the weights, and all shards are gathered. An all-reduce is a
- * reduce-scatter and an all-gather: the same bytes as tiny-ddp's, with the optimizer in between. */
+/* ZeRO-1: only the optimizer state is sharded. Each rank adds up whole gradients over the micro-steps. After the last
+ * one a reduce-scatter gives each rank the summed gradients of its shard. The rank updates its shard of the weights,
+ * and an all-gather gives all shards to all ranks. An all-reduce is a reduce-scatter and an all-gather, so this sends
+ * as many elements as tiny-ddp, with the optimizer in between. */
 #include "sharding.h"
 
 static void reduce(Sharding *s)

@@ -1,5 +1,6 @@
-/* ZeRO-2: gradients are sharded too. When a unit's backward pass is done, a reduce-scatter brings its gradients to their
- * owners, and the next layer uses the same buffer. The price: with accumulation every micro-step reduces. */
+/* ZeRO-2: gradients are sharded too. After a unit's backward pass a reduce-scatter sums its gradients to their
+ * owners, and the next layer uses the same buffer. The price: every micro-step must reduce, so A micro-steps send A
+ * times as much. */
 #include <stdlib.h>
 
 #include "base/bug.h"
@@ -8,8 +9,8 @@
 #include "sharding.h"
 
 typedef struct {
-    acc *root, *layer; /* [padded]  the gradients of the unit whose backward pass runs */
-    acc *reduced;      /* [shard]   its reduced shard, if that is to be added to what is there; else NULL */
+    acc *root, *layer; /* [padded]  this rank's gradients of the root, and of the layer in its backward pass */
+    acc *reduced;      /* [shard]   result of a reduce-scatter, then added to the shard; NULL: it is the shard */
 } Zero2;
 
 static size_t padded(const Sharding *s, int unit)

@@ -1,8 +1,9 @@
-/* ZeRO-3 in its plain form. Every parameter is sharded on its own. A rank gathers it whole when its unit begins, and waits for
- * each call at once. Nothing overlaps and there are many small calls, but every line can be stepped in gdb. fsdp.c does the
- * same with one call for each unit, and hides it behind computation.
+/* ZeRO-3 in its plain form: every parameter is sharded on its own. Before a unit is used, its parameters are gathered
+ * one by one, and the rank waits for each call. There are many small calls and nothing overlaps, but every line can
+ * be stepped in gdb. fsdp.c is the fast form.
  *
- * A parameter whose size the ranks do not divide has padding at its end. So it is gathered beside its place and copied. */
+ * A gathered parameter may have padding at its end, but in the unit's buffer parameters lie without gaps. So each is
+ * gathered into a buffer of its own and then copied. */
 #include <stdlib.h>
 
 #include "base/bug.h"
@@ -11,11 +12,11 @@
 #include "sharding.h"
 
 typedef struct {
-    real *weights[2]; /* of the root, and of the layer that computes now */
-    acc *grads[2];    /* likewise */
-    real *gathered;   /* [largest padded view] */
-    acc *to_reduce;   /* [largest padded view] */
-    acc *reduced;     /* [largest shard]  if it is to be added to what is there; else NULL */
+    real *weights[2]; /* gathered weights: of the root; of the layer that is running */
+    acc *grads[2];    /* gradients: of the root; of the layer that is running */
+    real *gathered;   /* [largest padded view]  result of an all-gather */
+    acc *to_reduce;   /* [largest padded view]  input of a reduce-scatter */
+    acc *reduced;     /* [largest shard]  its result, then added to the shard; NULL: the shard is the result */
 } Zero3;
 
 static size_t padded(const Sharding *s, int view)
@@ -82,7 +83,7 @@ static void reshard(Sharding *s, int unit)
 
 static void after_forward(void *self, int unit)
 {
-    if (unit > 0) reshard(self, unit); /* the head uses the root soon: it stays */
+    if (unit > 0) reshard(self, unit); /* the root stays: the backward pass begins with it */
 }
 
 static void before_backward(void *self, int unit)

@@ -1,4 +1,4 @@
-/* tiny-megatron: layers split over ranks, times data parallelism. Read tiny-ddp/main.c first, and then
+/* tiny-megatron: tensor parallelism along tp, data parallelism along dp. Read tiny-ddp/main.c first, then
  * diff -u tiny-ddp/main.c tiny-megatron/main.c. */
 #include "comm/agree.h"
 #include "ddp.h"
@@ -15,7 +15,7 @@ int main(int argc, char **argv)
     OptionTable flags[] = {tensor_options(&options), ddp_options(&ddp_flags)};
     trainer_start(&t, argc, argv, "tiny-megatron/tiny-megatron", flags, 2);
 
-    /* The grid of ranks: tp neighbours share each layer, the rest are replicas along dp. */
+    /* The grid of ranks: tp neighbouring ranks share each layer; the replicas are along dp. */
     int ranks = trainer_ranks(&t);
     agree(tensor_check(&options, ranks));
     int tp = (int)options.tp, dp = ddp_flags.dp ? (int)ddp_flags.dp : ranks / tp;
@@ -24,11 +24,11 @@ int main(int argc, char **argv)
     const Config *config = &t.config;
     int micro_rows = (int)(config->batch * config->seq / config->accumulate) / dp;
     agree(tensor_check_model(&options, &config->architecture, config->batch, config->seq, micro_rows));
-    ModelPart part = {.placement = {.by = SHARD_NOTHING}, /* everything of its slice of the model */
+    ModelPart part = {.placement = {.by = SHARD_NOTHING}, /* a rank holds its whole slice of the model */
                       .stream_parts = options.sp ? tp : 1,
                       .row_chunks = options.sp ? (int)options.overlap_chunks : 1};
 
-    /* What this run will send and hold, by formula: for --show and --ledger. */
+    /* For --show and --ledger: what this run will send and hold, by formula. */
     Expected expected = trainer_expect(&t, part);
     Params table = params_table_split(&config->architecture, tp, 0);
     ddp_expect(&expected, &table, ddp_flags, dp, config->steps);
@@ -45,7 +45,7 @@ int main(int argc, char **argv)
     Model *model = t.model;
     Params *params = &model->params;
 
-    /* The schemes: along tp, around the split matrices; and tiny-ddp's along dp, outside it. */
+    /* Two schemes: tensor parallelism along tp is the inner seam, tiny-ddp's along dp the outer one. */
     Group *along_tp = mesh_group(&t.mesh, ALONG_TP, "tp"), *kv = tensor_kv_group(along_tp, &config->architecture);
     TensorParallel tensor = tensor_create(model, along_tp, kv, options, micro_rows);
     Ddp ddp = ddp_create(params, &model->micro_step, mesh_group(&t.mesh, ALONG_DP, "dp"), ddp_flags);

@@ -5,14 +5,15 @@
 
 /* --- rows in chunks ---
  *
- * Chunk c of the rows [N, width] is rows [c N/k, (c+1) N/k); each rank has a tp-th of every chunk, in the order of ranks. So a
- * chunk is gathered, and reduce-scattered, by one call on one run of memory, and rows keep their order:
+ * N rows are split into k chunks: chunk c is rows [c N/k, (c+1) N/k). Each rank keeps 1/tp of the rows of every
+ * chunk, in the order of ranks. So one call on one run of memory gathers or reduce-scatters a chunk, and rows keep
+ * their order:
  *
  *   k = 2, tp = 2:   rows   0 1 | 2 3 | 4 5 | 6 7          rank 0 has rows 0 1 4 5, rank 1 has 2 3 6 7
  *                           chunk 0     chunk 1
  */
 
-/* Where a row begins, in elements. */
+/* Offset of a row, in elements. */
 static size_t at(int row, int width)
 {
     return (size_t)row * (size_t)width;
@@ -28,7 +29,7 @@ static int my_rows_of_chunk(const TensorParallel *t, int rows)
     return rows_of_chunk(t, rows) / group_size(t->tp);
 }
 
-/* Starts gathering my rows `mine` into t->full, chunk by chunk. */
+/* Starts to gather all ranks' rows into t->full, one call for each chunk. `mine` are this rank's rows. */
 static void start_gathers(TensorParallel *t, Work *work[CHUNKS_MAX], const real *mine, int rows, int width)
 {
     int n = rows_of_chunk(t, rows), own = my_rows_of_chunk(t, rows);
@@ -37,13 +38,13 @@ static void start_gathers(TensorParallel *t, Work *work[CHUNKS_MAX], const real 
                                         COMM_REAL);
 }
 
-/* Gathered rows are not kept: the backward pass gathers them again. */
+/* The gathered rows have been used. They are not kept: the backward pass gathers them again. */
 static void forget(const TensorParallel *t, int rows, int width)
 {
     memory_poison(t->full, at(rows, width) * sizeof *t->full);
 }
 
-/* Starts summing chunk c of `partial`; my rows of the sum come to `mine`. */
+/* Starts the reduce-scatter of chunk c of `partial`. This rank's rows of the sum go to `mine`. */
 static Work *start_reduce(TensorParallel *t, real *mine, const real *partial, int c, int rows, int width)
 {
     int n = rows_of_chunk(t, rows), own = my_rows_of_chunk(t, rows);
@@ -56,12 +57,12 @@ static void wait_all(const TensorParallel *t, Work *work[CHUNKS_MAX])
     for (int c = 0; c < t->chunks; c++) comm_wait(work[c]);
 }
 
-/* --- split by column: every rank needs all rows --- */
+/* --- split by column: the input of the product is all rows, on every rank --- */
 
 static void column_forward(void *self, real *y, const real *x, Linear l, int rows)
 {
     TensorParallel *t = self;
-    if (!t->sp) { /* this rank has all rows */
+    if (!t->sp) { /* every rank has all rows already */
         t->kernels.linear_forward(y, x, l.w, rows, l.in, l.out);
         return;
     }
@@ -75,7 +76,7 @@ static void column_forward(void *self, real *y, const real *x, Linear l, int row
     forget(t, rows, l.in);
 }
 
-/* The gradient of the weight, of rows that are gathered again: start_gathers has been called. */
+/* The gradient of the weight. It needs the input's rows again; start_gathers is gathering them. */
 static void column_backward_weight(TensorParallel *t, Work *gather[CHUNKS_MAX], const real *dy, Linear l, int rows)
 {
     wait_all(t, gather);
@@ -83,6 +84,7 @@ static void column_backward_weight(TensorParallel *t, Work *gather[CHUNKS_MAX], 
     forget(t, rows, l.in);
 }
 
+/* Without SP: every rank has all rows. */
 static const real *column_backward_whole_rows(TensorParallel *t, real *dx, const real *dy, const real *x, Linear l,
                                               int rows, unsigned gradients)
 {
@@ -96,8 +98,8 @@ static const real *column_backward_whole_rows(TensorParallel *t, real *dx, const
     return dx;
 }
 
-/* Each rank computes the part of dx that comes through its own outputs. The gradient is the sum over the ranks. It travels
- * while the gradient of the weights is computed. */
+/* Each rank computes the part of dx that comes through its own outputs. The sum of these parts over the ranks is the
+ * gradient of the input. The sum runs while this rank computes the gradient of the weight. */
 static const real *column_backward(void *self, real *dx, const real *dy, const real *x, Linear l, int rows,
                                    unsigned gradients)
 {
@@ -116,7 +118,7 @@ static const real *column_backward(void *self, real *dx, const real *dy, const r
     return t->dsummed;
 }
 
-/* --- split by row: every rank has a partial sum of all rows --- */
+/* --- split by row: the output of the product is a partial sum, of all rows, on every rank --- */
 
 static const real *row_forward(void *self, real *y, const real *x, Linear l, int rows)
 {
@@ -159,7 +161,7 @@ static void row_backward(void *self, real *dx, const real *dy, const real *x, Li
 
 /* --- the split vocabulary --- */
 
-/* One rank's table has the row of a token, the others give zero. So y is a partial sum here, too. */
+/* One rank holds the token's row of the embedding; on the other ranks y is zero. So y is a partial sum, too. */
 static const real *embedding_forward(void *self, real *y, int rows, int width)
 {
     TensorParallel *t = self;
@@ -183,8 +185,8 @@ static const real *embedding_backward(void *self, const real *dy, int rows, int 
     return t->full;
 }
 
-/* Each rank has the logits of its own tokens. For a row the ranks exchange three numbers: the largest logit, the sum of
- * exponentials, and the logit of the label. */
+/* Each rank has the logits of its own part of the vocabulary. The ranks exchange three numbers for each row: the
+ * largest logit, the sum of exponentials, and the logit of the label. */
 static void loss(void *self, acc *losses, real *logits, const int *label, double scale, int rows)
 {
     TensorParallel *t = self;
@@ -217,9 +219,9 @@ FeatureSeam tensor_seam(TensorParallel *t)
                          .whole_logits = whole_logits};
 }
 
-/* --- gradients that are partial although the weights are the same --- */
+/* --- gradients of weights that several ranks along tp hold --- */
 
-/* The ranks over which the view's gradient is partial; NULL: none. */
+/* The group over which the view's gradient is partial and must be summed. NULL: it is complete. */
 static Group *partial_over(const TensorParallel *t, const View *view)
 {
     if (group_size(t->tp) == 1) return NULL;
@@ -231,8 +233,8 @@ static Group *partial_over(const TensorParallel *t, const View *view)
     }
 }
 
-/* The parameter seam: a unit's gradients are complete on this rank. Neighbours that are partial over the same ranks are one
- * run, and one call. */
+/* Hook of the parameter seam: this rank has computed the unit's gradients. Neighbouring views that are partial over
+ * the same group lie in one run of memory, so one call sums them. */
 static void after_backward(void *self, int unit)
 {
     TensorParallel *t = self;
@@ -259,7 +261,7 @@ void tensor_replicas(const TensorParallel *t, Replicas *replicas)
     replicas_add(replicas, t->kv, EQUAL_KV_HEADS);
 }
 
-/* --- */
+/* --- groups and buffers --- */
 
 Group *tensor_kv_group(Group *tp, const ModelConfig *whole)
 {

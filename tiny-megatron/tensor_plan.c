@@ -1,5 +1,5 @@
-/* What tiny-megatron promises: its flags, what it sends and holds, the schedule of a layer. Nothing here looks at a running
- * TensorParallel, so the ledger compares two independent accounts. */
+/* tiny-megatron's flags, the formulas of what it sends and holds, and the schedule of a layer. Nothing here reads a
+ * running TensorParallel: --ledger compares these formulas with the counters, and the two must be independent. */
 #include <limits.h>
 #include <stdio.h>
 
@@ -54,14 +54,14 @@ void tensor_expect(Expected *e, const ModelConfig *model, const TensorOptions *o
 {
     int tp = (int)o->tp, L = model->layers;
     if (tp == 1) return;
-    int again = recompute ? 2 * L : 0; /* each layer's forward pass, a second time */
+    int again = recompute ? 2 * L : 0; /* collectives of the layers' second forward pass */
     double micro = (double)steps * A, N = rows, stream = N * model->width * sizeof(real),
            chunks = (double)o->overlap_chunks;
     double sharers = model->kv_heads < tp ? tp / model->kv_heads : 1, C = model->width, D = model->head_dim;
     e->memory[MEMORY_BUFFERS] += 3 * (size_t)rows * sizeof(acc);
     if (o->sp) e->memory[MEMORY_BUFFERS] += (size_t)(stream + 2 * stream / tp);
 
-    /* of acc: the loss, and norms' gradients where they are reduced */
+    /* all-reduces of acc: the loss, and the gradients of norms that are partial over tp */
     double calls = 2 * micro, bytes = micro * 3 * N * sizeof(acc), passes = (double)steps * reduces;
     double norms = (o->sp ? 2 * C : 0) + (model->qk_norm ? 2 * D : 0);
     if (norms > 0) calls += passes * L, bytes += passes * L * norms * sizeof(acc);

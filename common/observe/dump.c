@@ -49,7 +49,7 @@ const char *dump_open(Dump *dump, const char *path, const Params *params, const 
     return NULL;
 }
 
-/* In the table's order, so that each half of the file is one run. */
+/* Writes the whole parameters in the order of the table, which is the order of the header's entries. */
 static void dump_views(Dump *dump, const Params *params, bool grads)
 {
     for (int n = 0; n < params->views; n++) {

@@ -1,4 +1,4 @@
-/* --dump: a safetensors file of the first step's gradients and the final weights, named grad.NAME and final.NAME. */
+/* --dump: a safetensors file with the first step's gradients, grad.NAME, and the final weights, final.NAME. */
 #pragma once
 
 #include <stdbool.h>
@@ -14,8 +14,8 @@ typedef struct {
     Kernels kernels;
 } Dump;
 
-/* Opens the file and writes the header, on the rank that `writes`. Returns NULL, or a complaint if it cannot be opened. A failing
- * disk ends the job, here and below. */
+/* Opens the file and writes the header, on the rank that `writes`. Returns NULL, or a complaint if it cannot be
+ * opened. A failing disk ends the job, here and below. */
 const char *dump_open(Dump *dump, const char *path, const Params *params, const Kernels *kernels, bool writes);
 
 /* [all ranks] */

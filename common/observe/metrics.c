@@ -12,7 +12,7 @@
 
 /* --- the log's first line --- */
 
-/* Bytes of the character that begins at `c`, as UTF-8 has it; 0 if none does. */
+/* Bytes of the UTF-8 character that begins at `c`; 0 if the bytes there are not UTF-8. */
 static int utf8_length(const unsigned char *c)
 {
     int length = *c < 0x80                 ? 1
@@ -27,7 +27,7 @@ static int utf8_length(const unsigned char *c)
     return length > 2 && (overlong || outside) ? 0 : length;
 }
 
-/* A path may be any bytes; JSON is UTF-8. */
+/* Adds a text, with ? in place of bytes that are not UTF-8: a path may have any bytes, but JSON must be UTF-8. */
 static void add_text(cJSON *object, const char *name, const char *text)
 {
     char *clean = strdup(text);

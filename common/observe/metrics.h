@@ -1,4 +1,4 @@
-/* The line per step, and the same as JSON (--log). */
+/* The line that each step prints, and the same numbers as JSON (--log). */
 #pragma once
 
 #include <stdio.h>
@@ -11,7 +11,7 @@ typedef struct {
     FILE *log;  /* on rank 0, with --log */
     int prints; /* rank 0 */
     int ranks;
-    double tokens, flops; /* of a step, all ranks */
+    double tokens, flops; /* of one step, over all ranks */
     double last_time, last_sent;
 } Metrics;
 
@@ -23,7 +23,7 @@ const char *metrics_open(Metrics *metrics, const Config *config, const OptionTab
 /* Starts the clock of the first step. */
 void metrics_start(Metrics *metrics);
 
-/* Prints step `step` (from 0). loss and norm are the global ones. */
+/* Prints the line of step `step` (from 0), and writes it to the log. loss and norm are those of all ranks together. */
 void metrics_step(Metrics *metrics, long step, double loss, double norm, double lr);
 
 void metrics_close(Metrics *metrics);

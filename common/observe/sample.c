@@ -47,12 +47,12 @@ void sample_print(Model *model, const char *prompt, long count, int seq, uint64_
     Rows host = rows_create_host(seq), rows = rows_create(seq);
     float *logits = malloc((size_t)V * sizeof *logits);
     real *row = malloc((size_t)V * sizeof *row);
-    int parts = model->params.placement.tp; /* of a split vocabulary, the last ones padded */
+    int parts = model->params.placement.tp; /* ranks over which the vocabulary is split, with padding at its end */
     real *whole = memory_alloc((size_t)parts * (size_t)model->config.vocab * sizeof *whole, MEMORY_ACTIVATIONS);
     if (!logits || !row) fatal("out of memory for --sample %ld", count);
     for (long s = 0; s < count; s++) {
         int window = n < seq ? n : seq;
-        for (int t = 0; t < seq; t++) { /* rows after the text see nothing, and nothing sees them */
+        for (int t = 0; t < seq; t++) { /* rows after the text attend to no key, and no row attends to them */
             host.token[t] = t < window ? text[n - window + t] : 0;
             host.label[t] = -1;
             host.position[t] = host.id[t] = t;

@@ -41,11 +41,11 @@ static void show_mesh(Shape shape)
     }
 }
 
-/* --- shards: a table of who holds what of each parameter --- */
+/* --- shards: a table of which ranks hold which rows of each parameter --- */
 
-/* What each rank that is drawn holds: [tp][fsdp]. */
+/* The shards of each rank that is printed: [tp][fsdp]. */
 typedef struct {
-    int tp, parts; /* ranks along tp, and of a shard group, that are drawn */
+    int tp, parts; /* ranks that are printed: along tp, and in a shard group */
     Params *held;  /* [tp * parts] */
 } Holders;
 
@@ -70,8 +70,8 @@ static void holders_free(Holders *h)
     free(h->held);
 }
 
-/* "0: rows 0 to 63 | 1: rows 64 to 127": the shards of view n, in elements where one does not end with a row. Of a block
- * that begins at `row0` of its parameter. */
+/* "0: rows 0 to 63 | 1: rows 64 to 127": the shards of view n. A shard that does not begin and end with whole rows is
+ * printed in elements. Rows are counted in the whole parameter, elements in this rank's block. */
 static void print_shards(const Params *held, int n, int parts, const char *separator)
 {
     const View *v = &held[0].view[n];
@@ -88,7 +88,7 @@ static void print_shards(const Params *held, int n, int parts, const char *separ
         }
 }
 
-/* "rows 0 to 63", of the block that one rank along tp has. */
+/* "rows 0 to 63" or "columns 0 to 63": the block that one rank along tp holds. */
 static void print_block(const View *v)
 {
     bool rows = v->cols == v->whole_cols;

@@ -5,8 +5,8 @@
  * cannot be written. */
 const char *trace_file_open(const char *path);
 
-/* [all ranks] All ranks start their clocks together. */
+/* [all ranks] Sets the clocks of all ranks to zero at the same time, after a barrier. */
 void trace_file_start(void);
 
-/* [all ranks] Rank 0 collects all events and writes the file. Nothing without trace_file_open. */
+/* [all ranks] Rank 0 collects the events of all ranks and writes the file. Does nothing without trace_file_open. */
 void trace_file_write(void);

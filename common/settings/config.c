@@ -58,7 +58,7 @@ OptionTable config_options(Config *config)
                          config};
 }
 
-/* The model and what it brings: sequence, batch, learning rate. */
+/* Finds the model, and fills in the sequence, batch and learning rate that were not given. */
 static const char *choose_model(Config *c)
 {
     const Preset *preset = preset_find(c->model);
@@ -79,7 +79,7 @@ static const char *choose_model(Config *c)
     return NULL;
 }
 
-/* auto: the GPU, if there is one. */
+/* Chooses the kernels. --device auto takes the GPU if there is one, else the CPU. */
 static const char *choose_backend(Config *c, int local_rank)
 {
     const char *no_gpu = strcmp(c->device, "cpu") == 0 ? "--device cpu" : kernels_cuda(&c->kernels, local_rank);

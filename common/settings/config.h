@@ -1,4 +1,4 @@
-/* The flags that every trainer shares, and what follows from them. */
+/* The flags that all trainers share, and the values that are derived from them. */
 #pragma once
 
 #include "data/data.h"
@@ -28,14 +28,14 @@ typedef struct {
     ModelConfig architecture;
     bool pretrained; /* --model names a folder: its weights are loaded */
     Kernels kernels;
-    const char *note; /* about the choice of kernels; NULL: none */
+    const char *note; /* a remark about the choice of kernels, to be printed; or NULL */
 } Config;
 
 OptionTable config_options(Config *config);
 
-/* Fills in what follows from the preset and checks what can be checked without looking at files. `data_ranks` is the
- * number of ranks that see different sequences, `local_rank` this rank's number on its host, which chooses its GPU. Returns
- * NULL or a complaint. */
+/* Call after the flags are parsed. Chooses the model (it reads config.json if --model is a folder) and the kernels,
+ * fills in the preset's values, and checks the flags against each other. `data_ranks`: ranks that read different
+ * sequences. `local_rank`: this rank's number on its host, which chooses its GPU. Returns NULL or a complaint. */
 const char *config_finish(Config *config, int data_ranks, int local_rank);
 
 DataOrder config_data_order(const Config *config);

@@ -10,21 +10,22 @@
 #include "settings/presets.h"
 
 enum { LARGEST_FILE = 1 << 20 };
-/* In which of its objects config.json may have a key: the outer one, and rope_parameters (in older files rope_scaling). */
+/* The objects of config.json in which a key may stand: the outer one, and rope_parameters (rope_scaling in older
+ * files). */
 enum { OUTER = 1, ROPE = 2 };
 enum { LLAMA = 1, QWEN3 = 2, BOTH = 3 };
 
 #define AT(member) offsetof(ModelConfig, member)
 
 /* clang-format off */
-/* Keys that set a constant. For some, null says that the constant follows from others; those start as 0. */
+/* Keys that set a constant. Some may be null: the constant is then computed from others, and is 0 until then. */
 static const struct {
     const char *name;
     int where;
     enum { INT, NUMBER, FLAG } type;
     size_t offset;
     double least, most;
-    int may_be_null; /* in these models */
+    int may_be_null; /* the models in which null is allowed: LLAMA, QWEN3, BOTH, or 0 */
 } used[] = {
     {"num_hidden_layers", OUTER, INT, AT(layers), 1, 1000, 0},
     {"hidden_size", OUTER, INT, AT(width), 1, 1 << 17, 0},
@@ -39,11 +40,11 @@ static const struct {
     {"initializer_range", OUTER, NUMBER, AT(init_std), 0, 1, 0},
 };
 
-/* Keys that may have these values only, because this suite computes nothing else. */
+/* Keys that may have these values only. This suite cannot compute a model with any other. */
 static const struct {
     const char *name;
     int where, models;
-    const char *value, *or; /* as JSON */
+    const char *value, *or; /* allowed values, as JSON; `or` may be NULL */
 } fixed[] = {
     {"hidden_act", OUTER, BOTH, "\"silu\"", NULL},
     {"attention_bias", OUTER, BOTH, "false", NULL},
@@ -66,7 +67,7 @@ static const struct {
     {"type", ROPE, BOTH, "\"default\"", NULL}, /* its older name */
 };
 
-/* Keys that do not change what is computed, and those that are read elsewhere in this file. */
+/* Keys that do not change what the model computes, and keys that this file reads elsewhere. */
 static const char *const ignored[] = {
     "model_type", "layer_types", "rope_parameters", "rope_scaling", /* read elsewhere */
     "sliding_window", "max_window_layers", "max_position_embeddings", "max_sequence_length",
@@ -96,10 +97,10 @@ static const char *const ignored[] = {
 typedef struct {
     ModelConfig *config;
     int model;          /* LLAMA or QWEN3 */
-    const char *called; /* how complaints begin */
+    const char *called; /* complaints begin with this text */
 } Reading;
 
-/* Sets the constant of used[row]. Returns NULL or a complaint; so do the functions below. */
+/* Sets the constant of used[row]. Returns NULL or a complaint, like all functions below. */
 static const char *use(const Reading *r, size_t row, const cJSON *item)
 {
     char *target = (char *)r->config + used[row].offset;
@@ -140,7 +141,7 @@ static const char *check_fixed(const Reading *r, size_t row, const cJSON *item)
     return complaint;
 }
 
-/* `where`: which object this is, OUTER or ROPE. */
+/* Reads all keys of an object. `where` says which object it is: OUTER or ROPE. */
 static const char *read_object(const Reading *r, const cJSON *object, int where)
 {
     for (const cJSON *item = object->child; item; item = item->next) {
@@ -180,7 +181,7 @@ static const char *check_layer_types(const Reading *r, const cJSON *json)
     return good ? NULL : complain("%s: layer_types must be full_attention for each layer", r->called);
 }
 
-/* What follows from other constants, and what they must be together. */
+/* Computes the constants that follow from others, and checks that the constants fit together. */
 static const char *finish(const Reading *r)
 {
     ModelConfig *c = r->config;
@@ -200,7 +201,7 @@ static const char *finish(const Reading *r)
     return NULL;
 }
 
-/* The defaults are those of `transformers`; it has defaults for sizes too, which no file relies on. */
+/* A key that is missing gets the default of `transformers`. Sizes are the exception: they must be given. */
 static const char *read_model(ModelConfig *config, const cJSON *json, const char *called)
 {
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");

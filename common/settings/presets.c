@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-/* nano is for tests: small, yet with 8 heads, 4 kv heads and a head_dim that is not width / heads, and a batch that 1, 2,
- * 3, 4, 6, 8, 12, 16 ranks divide. demo is for two CPU cores. 124m has the matrix products of GPT-2's smallest, 350m those
- * of its second, 1b the shapes of Llama 3.2 1B. */
+/* nano is for tests. It is small, but has 8 heads, 4 kv heads and a head_dim that is not width / heads, and 1, 2, 3,
+ * 4, 6, 8, 12 or 16 ranks divide its batch. demo is for two CPU cores. 124m has matrices of the sizes of GPT-2 small,
+ * 350m of GPT-2 medium; 1b has the shapes of Llama 3.2 1B. */
 /* clang-format off */
 static const Preset presets[] = {
     {

@@ -1,16 +1,16 @@
-/* Models known by name. */
+/* Models that --model knows by name. */
 #pragma once
 
 #include "model/model_config.h"
 
-/* A model with the training settings that go with it where the command line gives none. */
+/* A model, and the training settings that it uses if the command line does not give them. */
 typedef struct {
     ModelConfig model;
     int seq, batch; /* T, B */
     double lr;
 } Preset;
 
-/* NULL if there is no such preset. */
+/* The preset called `name`; NULL if there is none. */
 const Preset *preset_find(const char *name);
 
 /* "nano, demo, ..." */

@@ -1,4 +1,4 @@
-/* What a step shows of itself: the loop in main.c calls these between its phases. */
+/* What a step prints, compares and saves. The training loop in main.c calls these functions between its phases. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ void observe_gradients(Trainer *t, long step)
     verify_gradients(t->verify, t->model, step);
 }
 
-/* [all ranks] All see the same numbers, so all stop. */
+/* [all ranks] All ranks have the same loss and norm, so all ranks stop together. */
 static void stop_if_not_finite(Trainer *t, long step, double loss, double norm)
 {
     if (isfinite(loss) && isfinite(norm)) return;

@@ -31,8 +31,8 @@ static bool same_flags(const OptionTable *tables, int count)
     return comm_same_bits(comm_control(), &hash, sizeof hash);
 }
 
-/* Opens /dev/null in place of each standard stream that the caller has closed. Otherwise a file of the run would get its
- * descriptor, and what is printed would go into that file. */
+/* Opens /dev/null in place of each standard stream that the caller has closed. Otherwise a file of the run would get
+ * its descriptor, and what is printed would go into that file. */
 static void open_streams(void)
 {
     for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; stream++)
@@ -71,8 +71,9 @@ static void count_cores(int *mine, int *machine)
     *mine = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : *machine;
 }
 
-/* All cores for one rank, cores / local ranks otherwise; never more than the launcher bound this rank to. OMP_NUM_THREADS
- * overrides. */
+/* The threads for this rank's kernels: the machine's cores divided by the ranks on it, but at most the cores that the
+ * launcher bound this rank to. OMP_NUM_THREADS overrides that. Sets *bound if the launcher gave the rank fewer cores
+ * than its share. */
 static int choose_threads(int *bound)
 {
     int mine, machine;

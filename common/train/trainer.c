@@ -39,7 +39,7 @@ void trainer_check(Trainer *t, Shape shape)
     agree(config_finish(&t->config, shape_size(shape, ALONG_SEQUENCES), comm_local_rank()));
 }
 
-/* The placement with what follows from the mesh; the rank is rank 0. */
+/* Fills in the sizes that the mesh gives: ranks along fsdp and along tp. The coordinates stay those of rank 0. */
 static Placement placement_on(Shape shape, Placement placement)
 {
     if (placement.by != SHARD_NOTHING) placement.ranks = shape.size[AXIS_FSDP];
@@ -47,7 +47,7 @@ static Placement placement_on(Shape shape, Placement placement)
     return placement;
 }
 
-/* Along these axes each rank has another part of the model. */
+/* The axes along which each rank holds another part of the model. */
 static unsigned axes_of_model(Placement placement)
 {
     return placement.by == SHARD_NOTHING ? ALONG_TP : ALONG_TP | ALONG_FSDP;
@@ -74,7 +74,7 @@ Expected trainer_expect(const Trainer *t, ModelPart part)
     return e;
 }
 
-/* Before anything is allocated, by the formulas. */
+/* Checks --memory-cap by the formulas, before anything is allocated. */
 static const char *check_cap(const Config *c, const Expected *expected)
 {
     const double gib = 1073741824;
@@ -96,7 +96,7 @@ static void open_data(Trainer *t)
         batch_create(t->data, config_data_order(c), (int)c->accumulate, batch_share(&t->mesh), &t->config.kernels);
 }
 
-/* [all ranks] Which part of the model is this rank's, and who has the others. */
+/* [all ranks] Fills in this rank's coordinates, and the group of ranks that together hold one copy of the model. */
 static Placement placement_of_rank(const Mesh *mesh, Placement placement)
 {
     placement = placement_on(mesh->shape, placement);
@@ -137,7 +137,7 @@ void trainer_begin(Trainer *t, Replicas replicas)
 {
     Config *c = &t->config;
     agree(params_check_start(&t->model->params, &c->kernels, &replicas));
-    int64_t area = (int64_t)c->batch * c->seq * (c->seq + 1) / 2; /* causal, whole sequences */
+    int64_t area = (int64_t)c->batch * c->seq * (c->seq + 1) / 2; /* causal attention over whole sequences */
     agree(first_rank() ? outputs_create(c) : NULL);
     if (*c->autotune && first_rank()) autotune_save(c->autotune);
     agree(metrics_open(&t->metrics, c, t->table, t->tables, &t->mesh, area));
@@ -165,7 +165,7 @@ int trainer_finish(Trainer *t, const Expected *expected)
         if (differs) status = 1;
     }
     if (verify_report(t->verify) != 0) status = 1;
-    memory_cap(0); /* it was about training */
+    memory_cap(0); /* the cap is for training; --sample may need more */
     if (c->sample) sample_print(t->model, c->prompt, c->sample, (int)c->seq, (uint64_t)c->seed, first_rank());
     metrics_close(&t->metrics);
     optimizer_free(&t->optimizer);

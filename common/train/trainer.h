@@ -1,4 +1,4 @@
-/* What every trainer sets up alike, so that its main.c shows the training loop and its scheme, and little else. */
+/* What all trainers set up in the same way. So each main.c shows its training loop and its scheme, and little else. */
 #pragma once
 
 #include "comm/mesh.h"
@@ -15,7 +15,7 @@ enum { TABLES_MAX = 8 };
 
 typedef struct {
     Config config;
-    OptionTable table[TABLES_MAX]; /* the schemes' flags, then everyone's */
+    OptionTable table[TABLES_MAX]; /* the schemes' flags, then the common ones */
     int tables;
     Shape shape;
     Mesh mesh;
@@ -28,44 +28,45 @@ typedef struct {
     Verify *verify; /* NULL without --verify */
 } Trainer;
 
-/* [all ranks] Starts MPI and reads the flags, those of `count` schemes among them. Does not return on --help or a wrong
- * flag. */
+/* [all ranks] Starts MPI and reads the flags: those of `count` schemes and the common ones. Does not return if --help
+ * is given or a flag is wrong. */
 void trainer_start(Trainer *trainer, int argc, char **argv, const char *program, const OptionTable *schemes, int count);
 
-/* Ranks to plan for: those that were started, or --world under --show. */
+/* The number of ranks of the run. With --show it is --world, if that is given. */
 int trainer_ranks(const Trainer *trainer);
 
-/* [all ranks] Checks the flags against the mesh and fills in what follows from the preset. */
+/* [all ranks] Checks the mesh and the flags against each other, and fills in the preset's values (config_finish). */
 void trainer_check(Trainer *trainer, Shape shape);
 
-/* What any trainer holds and sends, by formula: parameters, gradients and moments under part.placement; activations, rows,
- * the kernels' workspace; each step two all-reduces of eight bytes over the ranks that have different rows, for the count of
- * labels and for the loss, and one over the ranks that hold one copy of the model, for the norm. The schemes add what is
- * their own. */
+/* What every trainer holds and sends, by formula. It holds parameters, gradients and moments under part.placement,
+ * activations, rows, and the kernels' workspace. Each step sends two all-reduces of eight bytes over the ranks that
+ * have different rows, for the count of labels and for the loss; and one over the ranks that hold one copy of the
+ * model, for the norm. The schemes add their own formulas. */
 Expected trainer_expect(const Trainer *trainer, ModelPart part);
 
-/* [all ranks] Cuts the mesh, opens the data, creates what this rank holds of the model, with its first weights, and the
- * optimizer, and checks that the outputs can be written and that what is expected fits under --memory-cap. Shards are dealt
- * over the ranks along fsdp, and layers are split along tp: fills in which of them are this rank's. */
+/* [all ranks] Checks that the run fits under --memory-cap and that its outputs can be written. Creates the mesh, the
+ * data, this rank's part of the model with its first weights, and the optimizer. part.placement says what is sharded;
+ * this function fills in which shard along fsdp and which slice along tp are this rank's. */
 void trainer_open(Trainer *trainer, ModelPart part, const Expected *expected);
 
-/* [all ranks] Call when the scheme is plugged in and nothing can be refused any more: checks that replicas start equal, opens
- * the outputs, says what is going to run, starts the twin and the clock. */
+/* [all ranks] Call when the scheme is plugged in, just before the first step. Checks that replicas start equal, opens
+ * the outputs, prints what is going to run, and starts the twin of --verify and the clock. */
 void trainer_begin(Trainer *trainer, Replicas replicas);
 
-/* [all ranks] After the last step: ledger, dump, verdict of --verify, sample; frees everything, ends MPI and returns the
- * exit status. */
+/* [all ranks] Call after the last step. Writes the dump, prints the ledger, the verdict of --verify and the sample,
+ * frees everything but the scheme, ends MPI, and returns the exit status. */
 int trainer_finish(Trainer *trainer, const Expected *expected);
 
 /* --- observing a step; none of these changes what is computed --- */
 
-/* After a micro-step's loss, and after its backward pass: --step. */
+/* [all ranks] For --step: call after a micro-step's loss, and after its backward pass. */
 void observe_forward(Trainer *trainer, int micro_step);
 void observe_backward(Trainer *trainer, int micro_step);
 
-/* [all ranks] After optimizer_measure: --step, --dump, --verify. */
+/* [all ranks] For --step, --dump and --verify: call after optimizer_measure. */
 void observe_gradients(Trainer *trainer, long step);
 
-/* [all ranks] At the end of the step: --verify; the loss over all ranks; the step's line. A loss or a norm that is not finite
- * ends the run on all ranks with status 1; the optimizer has then left the weights as they were. */
+/* [all ranks] Call at the end of the step. Sums the loss over all ranks, compares for --verify, and prints the step's
+ * line. If the loss or the norm is not finite, all ranks end with status 1; the optimizer has then not changed the
+ * weights. */
 void observe_step(Trainer *trainer, long step);
