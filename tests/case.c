@@ -40,7 +40,7 @@ static Case one_device(Random *r)
                   .slow_rank = -1};
 }
 
-/* Makes the model and the sequence such that tp ranks can split them: heads, kv heads below, equal to and above tp. */
+/* Draws a model and a sequence that tp ranks can split. The kv heads are fewer than tp, equal to it, or more. */
 static void split_along_tp(Random *r, Case *c, int tp)
 {
     int heads = tp * random_int(r, 1, 3), kv_heads = 0;
@@ -165,7 +165,7 @@ const CaseGroups *case_groups(const Case *c)
     static struct {
         int tp, fsdp, dp;
         CaseGroups groups;
-        Group *kv[HEADS]; /* by the kv heads of the model, if they are fewer than tp; else [0] */
+        Group *kv[HEADS]; /* the index is the model's number of kv heads if that is less than tp; else 0 */
         bool has_kv[HEADS];
     } made[SHAPES];
     static int count;

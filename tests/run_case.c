@@ -1,4 +1,5 @@
-/* Trains one case beside a single device: the training step of the mains, with the schemes that the case asks for. */
+/* Trains one case beside a single device. The training step is that of the main.c files, with the schemes of the
+ * case. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,12 +12,12 @@
 #include "kernels/memory.h"
 #include "model/model.h"
 
-/* --- hooks that look on, around the schemes' own --- */
+/* --- hooks that observe the schemes' hooks --- */
 
 typedef struct {
     const Params *params;
     Group *gather;
-    long gathers; /* when the forward pass began */
+    long gathers; /* all-gathers that were started before the forward pass */
     int most_layers, ahead;
     bool slow;
 } Watch;
@@ -66,7 +67,8 @@ typedef struct {
     TensorParallel tensor;
 } Run;
 
-/* The training step of main.c up to the optimizer; the batch is read. Returns the loss of these rows. */
+/* The training step of main.c, from the batch that is read to the reduced gradients. `alone`: no scheme, for the
+ * twin. Returns the loss of this rank's rows. */
 static double accumulate_gradients(Run *run, bool alone)
 {
     Model *model = run->model;
@@ -83,21 +85,21 @@ static double accumulate_gradients(Run *run, bool alone)
     return model_read_loss(model);
 }
 
-/* Rows see `window` keys at most. */
+/* Makes each row attend to at most `window` keys. 0: changes nothing. */
 static void narrow(Batch *b, int window)
 {
     for (int i = 0; i < b->rows.count && window; i++)
         if (b->rows.id[i] + 1 - window > b->rows.lo[i]) b->rows.lo[i] = b->rows.id[i] + 1 - window;
 }
 
-/* A shard's padding must not be counted in the norm. */
+/* Fills the gradients' padding with large values: the norm must not count them. */
 static void spoil_padding(Params *p)
 {
     for (int i = 0; i < p->shards; i++)
         for (size_t e = p->shard[i].count; e < p->shard[i].padded; e++) p->shard[i].grads[e] = 1000;
 }
 
-/* --- two steps --- */
+/* --- two training steps --- */
 
 static Run create_twin(const Case *c, const Data *data, const Kernels *kernels)
 {
@@ -124,7 +126,7 @@ static Placement placement_of(const Case *c, const CaseGroups *g)
     return p;
 }
 
-/* All but the batch, which is counted apart. */
+/* Creates all but the batch: the caller made it before it noted the bytes held, so the formulas leave it out. */
 static void create(Run *run, const Case *c, const CaseGroups *g, const Kernels *kernels)
 {
     int rows = run->batch.sequences * c->t.seq;
@@ -238,7 +240,7 @@ Outcome run_case(const Case *c, const char *path)
         out = train(c, groups, data);
         data_close(data);
     }
-    /* the worst of all ranks, on all ranks */
+    /* all ranks get the worst value of all ranks */
     double *errors[] = {&out.loss, &out.gradient, &out.norm, &out.later_gradient, &out.weight, &out.whole};
     for (int e = 0; e < 6; e++) comm_all_reduce(comm_control(), errors[e], 1, COMM_DOUBLE, COMM_MAX);
     int64_t counts[] = {!out.replicas_equal, !out.same_numbers, !out.padding_is_zero, out.most_layers, out.ahead};

@@ -1,7 +1,7 @@
 /* ranks: 4  builds: fp64-bugs fp32-bugs
  *
- * Tests that cannot fail prove nothing: each named bug, and each dropped collective, must be noticed by the comparison that
- * its row in common/base/bug.c names. */
+ * A test that cannot fail proves nothing. Here each named bug of tiny-ddp is switched on, and each collective is
+ * dropped. The comparison with a single device must notice each of them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -50,7 +50,7 @@ static void reduce_every_micro_step(void **state)
     (void)state;
     Outcome out = outcome_with("reduce_every_micro_step", uneven_case());
     assert_true(out.gradient > 1e-3);
-    assert_true(*out.ledger); /* and it sends twice as much */
+    assert_true(*out.ledger); /* it also sends twice as much */
 }
 
 static void forget_last_bucket(void **state)
@@ -67,19 +67,19 @@ static void rank_seeded_init(void **state)
     assert_false(outcome_with("rank_seeded_init", uneven_case()).replicas_equal);
 }
 
-/* Every all-reduce of the step, one at a time, and all of them. */
+/* Drops every all-reduce of the step: all of them together, and each one alone. */
 static void skipped_collectives(void **state)
 {
     (void)state;
     Case c = uneven_case();
     assert_true(outcome_with("skip=dp.all_reduce", c).gradient > 1e-3);
-    /* The case reduces one bucket per unit. Counters go on over the whole test, so numbers are taken from here. */
+    /* The case has one bucket for each unit. Counters are not reset, so call numbers begin after the calls so far. */
     int buckets = 1 + c.t.model.layers;
     for (int b = 0; b < buckets; b++) {
         long calls = 0;
         for (int g = 0; comm_group(g); g++)
             if (strcmp(group_name(comm_group(g)), "dp") == 0) calls = group_count(comm_group(g), COMM_ALL_REDUCE).calls;
-        int64_t first = calls; /* rank 0's count is everyone's: all four ranks are in the group */
+        int64_t first = calls; /* the same on all ranks, since all four are in the group */
         char bug[64];
         snprintf(bug, sizeof bug, "skip=dp.all_reduce.%ld", (long)first + 1 + b);
         Outcome out = outcome_with(bug, c);

@@ -1,8 +1,8 @@
 /* ranks: 8  builds: fp64
  *
- * The schemes together: layers split along tp, with sequence parallelism or without; along fsdp and dp every strategy of
- * tiny-fsdp, or tiny-ddp's module. Random configurations against a single device, with accumulation, recompute, clipping,
- * tied and untied heads; bytes sent and held are the sum of the schemes' formulas. */
+ * The schemes together, on random configurations, against a single device. Layers are split along tp, with sequence
+ * parallelism or without. Along fsdp and dp runs every strategy of tiny-fsdp, or tiny-ddp. With accumulation,
+ * recompute, clipping, tied and untied heads. Bytes sent and held equal the sum of the schemes' formulas. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -34,7 +34,8 @@ static void equals_single_device(void **state)
         CASES * testing_grid(), together, sp, accumulated, clipped, tied, gradient, weight);
 }
 
-/* The three axes at once, two ranks along each, with every strategy: two micro-steps, shared kv heads, uneven labels. */
+/* All three axes with two ranks along each, for every sharding strategy: two micro-steps, shared kv heads, uneven
+ * labels. */
 static void all_three_axes(void **state)
 {
     (void)state;

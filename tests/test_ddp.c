@@ -1,7 +1,8 @@
 /* ranks: 8  builds: fp64 fp32 fp64-debug
  *
- * tiny-ddp against a single device, on random configurations of the first 1 to 8 ranks, and what it promises besides:
- * bytes sent and held by formula, the same bits whenever only waits move, the same curve on any number of ranks. */
+ * tiny-ddp against a single device, on random configurations of the first 1 to 8 ranks. Bytes sent and held equal the
+ * formulas. The bits are the same if only the time of waiting changes. The loss curve is the same on any number of
+ * ranks. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #include "model/model.h"
 
 #ifdef DEBUG
-enum { CASES = 18 }; /* unoptimized, and each collective is compared first */
+enum { CASES = 18 }; /* fewer: debug builds are slow and compare every collective over its group */
 #else
 enum { CASES = 120 };
 #endif
@@ -35,13 +36,13 @@ static void equals_single_device(void **state)
            CASES * testing_grid(), gradient, weight);
 }
 
-/* The ranks of the group share the batch. */
+/* Splits the batch over the ranks of the group. */
 static BatchShare group_share(Group *group)
 {
     return (BatchShare){group_rank(group), group_size(group), group};
 }
 
-/* Micro-step m is sequences [m B/A, (m+1) B/A) whatever the mesh, and rank r has its r-th part. */
+/* Under every mesh micro-step m is sequences [m B/A, (m+1) B/A), and rank r reads the r-th part of them. */
 static void batch_is_cut_by_micro_step(void **state)
 {
     (void)state;
@@ -68,12 +69,12 @@ static void batch_is_cut_by_micro_step(void **state)
     data_close(data);
 }
 
-/* --- whole runs: a fixed model, ten steps, whatever hooks the test plugs in --- */
+/* --- whole runs: a fixed model, several steps, and a rank that may be slow --- */
 
 typedef struct {
     Ddp *ddp;
     ParameterSeam inner;
-    int slow_rank; /* sleeps before its gradients are handed over; -1: nobody */
+    int slow_rank; /* this rank sleeps before ddp's hook; -1: no rank does */
 } Delay;
 
 static void delayed_after_backward(void *self, int unit)
@@ -84,7 +85,8 @@ static void delayed_after_backward(void *self, int unit)
     for (int b = 0; b < d->ddp->buckets && !d->ddp->options.overlap; b++) CHECK(!d->ddp->bucket[b].work);
 }
 
-/* Trains nano's little sister on the first `ranks` ranks and returns its weights, to be freed; losses[steps]. */
+/* Trains a small model on the first `ranks` ranks. Returns its weights, which the caller frees, and fills
+ * losses[steps]. */
 static real *train_run(int ranks, DdpOptions options, int accumulate, int slow_rank, int steps, double *losses,
                        size_t *count)
 {
@@ -146,7 +148,7 @@ static real *train_run(int ranks, DdpOptions options, int accumulate, int slow_r
     return weights;
 }
 
-/* Twice the same mesh, overlapped or not, with a rank that lags behind or without: the same bits. */
+/* Two runs on the same mesh have the same bits, with overlap and without, and also if one rank is slow. */
 static void same_bits(void **state)
 {
     (void)state;
@@ -170,7 +172,7 @@ static void same_bits(void **state)
         }
 }
 
-/* The naive form and every size of bucket, on 1, 2, 4 and 8 ranks, in 1, 2 or 3 micro-steps: the same curve to rounding. */
+/* The loss curve is the same, to rounding, on 1, 2, 4 and 8 ranks, with 1 to 3 micro-steps, and with any bucket size. */
 static void same_curve(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* ranks: 8  builds: fp64 fp32 fp64-debug
  *
- * Every strategy of tiny-fsdp against a single device, on random configurations of the first 1 to 8 ranks; bytes sent and
- * held by formula; the same bits whenever only waits move. */
+ * Every strategy of tiny-fsdp against a single device, on random configurations of the first 1 to 8 ranks. Bytes sent
+ * and held equal the formulas. The bits are the same if only the time of waiting changes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "settings/presets.h"
 
 #ifdef DEBUG
-enum { CASES = 35 }; /* unoptimized, and each collective is compared first */
+enum { CASES = 35 }; /* fewer: debug builds are slow and compare every collective over its group */
 #else
 enum { CASES = 140 };
 #endif
@@ -37,7 +37,7 @@ static void equals_single_device(void **state)
            CASES * testing_grid(), gradient, weight);
 }
 
-/* A case of four ranks, hsdp in two groups. */
+/* A case of four ranks; hsdp has two shard groups of two. */
 static Case case_of(const char *strategy, uint64_t seed)
 {
     Random r = {.seed = seed};
@@ -49,7 +49,7 @@ static Case case_of(const char *strategy, uint64_t seed)
     return c;
 }
 
-/* With prefetch the next layer is on its way when a layer begins, without it is not. */
+/* With prefetch the next layer's gather is in flight when a layer's forward pass begins; without prefetch it is not. */
 static void gathers_ahead(void **state)
 {
     (void)state;
@@ -63,7 +63,8 @@ static void gathers_ahead(void **state)
         }
 }
 
-/* What is held alike is compared: a rank with another weight is found out, where others have the same. */
+/* The test of replicas notices if one rank has another weight, under every strategy in which ranks hold the same
+ * weights. */
 static void replicas_are_compared(void **state)
 {
     (void)state;
@@ -77,7 +78,7 @@ static void replicas_are_compared(void **state)
         }
 }
 
-/* Many layers: a collective in flight for each. */
+/* Many layers, so that many collectives are in flight together. */
 static void many_layers(void **state)
 {
     (void)state;
@@ -90,7 +91,7 @@ static void many_layers(void **state)
     }
 }
 
-/* What is put into the shards comes out of them. */
+/* params_collect returns the values that params_upload put into the shards. */
 static void loaded_and_collected(void **state)
 {
     (void)state;
@@ -121,7 +122,8 @@ static void loaded_and_collected(void **state)
         }
 }
 
-/* Two replicas of two shards, two micro-steps: the smallest case of a trap. */
+/* hsdp with two replicas of two shards and two micro-steps: the smallest case in which gradients could be summed over
+ * the replicas twice. */
 static void hsdp_two_by_two(void **state)
 {
     (void)state;
@@ -134,7 +136,7 @@ static void hsdp_two_by_two(void **state)
     }
 }
 
-/* Prefetching or not, keeping layers or gathering them again, a rank that lags: only waits move. */
+/* The bits are the same with prefetch and without, with reshard and without, with recompute, and with a slow rank. */
 static void same_bits(void **state)
 {
     (void)state;
@@ -164,7 +166,7 @@ static void same_bits(void **state)
         }
 }
 
-/* A rank draws what it holds, and what it draws is what a single device would have drawn there. */
+/* A rank initializes only its shards, with the values that a single device has there. */
 static void drawn_where_they_live(void **state)
 {
     (void)state;
@@ -190,7 +192,7 @@ static void drawn_where_they_live(void **state)
                 }
                 params_free(&part);
             }
-            assert_int_equal(held, all.count); /* each element once */
+            assert_int_equal(held, all.count); /* each element is in exactly one shard */
         }
     params_free(&all);
 }

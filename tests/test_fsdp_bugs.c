@@ -73,7 +73,7 @@ static void overwrite_shard(void **state)
     }
 }
 
-/* Counters go on over the whole test, so a call's number is taken from where they stand. */
+/* The calls made so far on this group. Counters are not reset, so the numbers of the next calls begin after these. */
 static long calls_so_far(const Case *c, const char *group, CommKind kind)
 {
     const CaseGroups *g = case_groups(c);
@@ -84,7 +84,7 @@ static long calls_so_far(const Case *c, const char *group, CommKind kind)
     return 0;
 }
 
-/* Every collective of the first step, one at a time. */
+/* Drops every collective of the first step, each one alone. */
 static void skipped_collectives(void **state)
 {
     (void)state;

@@ -1,8 +1,8 @@
 /* ranks: 16  builds: fp64 fp32 fp64-debug
  *
  * tiny-megatron against a single device, on random configurations of tp and dp: tensor parallelism with and without
- * sequence parallelism, in one chunk or several; grouped heads below, equal to and above tp; odd vocabularies. Bytes sent and
- * held by formula. */
+ * sequence parallelism, in one chunk or several; fewer kv heads than tp, as many, or more; odd vocabularies. Bytes
+ * sent and held equal the formulas. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,11 +13,11 @@
 #include "case.h"
 #include "settings/presets.h"
 
-/* In fp32 partial sums of activations round on their way: of all cases drawn so far one was off by 3e-5. */
+/* The bound for step 1. In fp32 the partial sums of activations are rounded before they are added; errors reach 3e-5. */
 static const double FIRST = sizeof(acc) == 8 ? 1e-12 : 1e-4;
 
 #ifdef DEBUG
-enum { CASES = 35 }; /* unoptimized, and each collective is compared first */
+enum { CASES = 35 }; /* fewer: debug builds are slow and compare every collective over its group */
 #else
 enum { CASES = 168 };
 #endif
@@ -42,7 +42,7 @@ static void equals_single_device(void **state)
            CASES * testing_grid(), sp, padded, shared, gradient, weight);
 }
 
-/* The trap's own shapes: V = 7 on two ranks has a padded word; two ranks share one kv head. */
+/* Small shapes that catch known mistakes: V = 31 on two ranks has one padded word, and two ranks share one kv head. */
 static void small_traps(void **state)
 {
     (void)state;
@@ -51,7 +51,7 @@ static void small_traps(void **state)
         for (int tied = 0; tied < 2; tied++) {
             Case c = random_tensor_case(&r, 1);
             c.dp = 1;
-            c.t.model.vocab = 31; /* the data's; 31 = 16 + 15 */
+            c.t.model.vocab = 31; /* rank 0 has 16 words, rank 1 has 15 and one of padding */
             c.t.model.tied = tied;
             c.t.model.heads = 4;
             c.t.model.kv_heads = 1;
@@ -64,7 +64,7 @@ static void small_traps(void **state)
         }
 }
 
-/* A block, put back, is what it was cut from: for 2, 4 and 8 ranks the blocks make up the whole, each element once. */
+/* The blocks of 2, 4 and 8 ranks, put back, give the whole parameter. The ranks count each element exactly once. */
 static void blocks_make_the_whole(void **state)
 {
     (void)state;
@@ -97,7 +97,7 @@ static void blocks_make_the_whole(void **state)
     params_free(&whole);
 }
 
-/* What cannot be cut is refused, with both numbers. */
+/* A model that tp ranks cannot split is refused. The complaint names both numbers. */
 static void refused_models(void **state)
 {
     (void)state;
@@ -111,7 +111,7 @@ static void refused_models(void **state)
     assert_non_null(strstr(model_config_check_slice(&c, 4), "--tp 4: must divide the feed-forward width, 26"));
 }
 
-/* Activations fall with tp; under SP all of them but what a tp rank sees of the whole rows while it multiplies. */
+/* Activations take less memory with more tp ranks. Under SP almost all of them fall to 1/tp. */
 static void activations_fall(void **state)
 {
     (void)state;
@@ -122,7 +122,7 @@ static void activations_fall(void **state)
         size_t plain = model_activation_bytes(&slice, rows, false, 1);
         size_t sp = model_activation_bytes(&slice, rows, false, (size_t)tp);
         assert_true(plain < before && sp < plain);
-        assert_true((double)sp < 1.15 * (double)before / tp); /* RoPE, dn and delta stay */
+        assert_true((double)sp < 1.15 * (double)before / tp); /* RoPE's table, dn, embedded and delta stay whole */
     }
 }
 

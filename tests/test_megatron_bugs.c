@@ -1,6 +1,7 @@
 /* ranks: 4  builds: fp64-bugs
  *
- * Each named bug of tiny-megatron, and each dropped collective, must be noticed by the comparison with a single device. */
+ * Each named bug of tiny-megatron, and each dropped collective, must be noticed by the comparison with a single
+ * device. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +64,7 @@ static void skip_norm_sum(void **state)
     Outcome out = outcome_with("skip_norm_sum", case_of(1));
     assert_true(out.gradient > 1e-3);
     assert_false(out.replicas_equal);
-    Outcome without_sp = outcome_with("skip_norm_sum", case_of(0)); /* where norms are not partial */
+    Outcome without_sp = outcome_with("skip_norm_sum", case_of(0)); /* without SP norms are not partial */
     assert_false(case_is_wrong(&without_sp));
 }
 
@@ -73,7 +74,7 @@ static void local_softmax(void **state)
     for (int sp = 0; sp < 2; sp++) assert_true(outcome_with("local_softmax", case_of(sp)).loss > 1e-2);
 }
 
-/* Counters go on over the whole test, so a call's number is taken from where they stand. */
+/* The calls made so far on this group. Counters are not reset, so the numbers of the next calls begin after these. */
 static long calls_so_far(const Case *c, const char *group, CommKind kind)
 {
     const CaseGroups *g = case_groups(c);
@@ -84,7 +85,7 @@ static long calls_so_far(const Case *c, const char *group, CommKind kind)
     return 0;
 }
 
-/* Every collective of the first step, one at a time. */
+/* Drops every collective of the first step, each one alone. */
 static void skipped_collectives(void **state)
 {
     (void)state;
@@ -93,7 +94,7 @@ static void skipped_collectives(void **state)
         Case c = case_of(sp);
         Expected e = case_expected(&c);
         for (int row = 0; row < e.comm_rows; row++) {
-            if (strcmp(e.comm[row].group, "dp") == 0) continue; /* one rank: test_bugs has its own */
+            if (strcmp(e.comm[row].group, "dp") == 0) continue; /* dp has one rank here; test_bugs drops its calls */
             for (long n = 1; n <= (long)e.comm[row].calls; n++) {
                 char bug[96];
                 snprintf(bug, sizeof bug, "skip=%s.%s.%ld", e.comm[row].group, comm_kind_name(e.comm[row].kind),

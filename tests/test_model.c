@@ -1,6 +1,6 @@
 /* ranks: 1  builds: fp64 fp64-debug fp32-san
  *
- * The whole model: gradients against finite differences, masks as intervals, memory by formula. */
+ * The whole model: gradients against finite differences, attention masks, memory equal to its formula. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "settings/presets.h"
 #include "testing.h"
 
-/* Every parameter's gradient, probed along a few of its entries. */
+/* Compares the gradient of a few elements of every parameter with finite differences of the loss. */
 static void finite_differences(void **state)
 {
     (void)state;
@@ -49,14 +49,15 @@ static void finite_differences(void **state)
     }
 }
 
-/* Two documents packed into one sequence give the gradients that they give as two sequences. */
+/* Two sequences in one call give the loss and the gradients that they give in two calls. A sequence does not change
+ * if another one, to which it may not attend, changes. */
 static void packed_documents(void **state)
 {
     (void)state;
     Random r = {.seed = 22};
     Kernels kernels = kernels_cpu();
     ModelConfig c = random_model(&r, 8);
-    Rows packed = random_rows(&r, 2, 8, c.vocab, 0); /* as separate sequences ... */
+    Rows packed = random_rows(&r, 2, 8, c.vocab, 0); /* both in one call */
     Model *m = model_create(&c, &kernels, packed.count);
     params_init(&m->params, &kernels, 5);
     model_zero_grads(m);
@@ -65,7 +66,7 @@ static void packed_documents(void **state)
     acc *want = malloc(m->params.count * sizeof *want);
     memcpy(want, m->params.grads, m->params.count * sizeof *want);
 
-    /* ... and one after the other, in two calls, whose gradients add up */
+    /* each in a call of its own; gradients and losses add up */
     model_zero_grads(m);
     double sum = 0;
     for (int b = 0; b < 2; b++) {
@@ -76,7 +77,7 @@ static void packed_documents(void **state)
     assert_true(fabs(sum - apart) <= 10 * ROUNDING * apart);
     assert_true(error_of(m->params.grads, want, m->params.count) <= ROUNDING);
 
-    /* what a row may not see does not change it: another first document, the same second */
+    /* change the tokens of the first sequence: the logits of the second must stay */
     model_forward(m, m->activations, &packed);
     size_t half = (size_t)8 * c.vocab;
     real *second = malloc(half * sizeof *second);
@@ -139,7 +140,7 @@ static void counts_of_presets(void **state)
         assert_int_equal(table.count, known[p].parameters);
         params_free(&table);
     }
-    /* 12 C^2 matmul weights in a layer of 124m, as in GPT-2 */
+    /* a layer of 124m has 12 C^2 matmul weights, as in GPT-2 */
     const ModelConfig *c = &preset_find("124m")->model;
     assert_int_equal(model_matmul_weights(c), 12u * 12 * 768 * 768 + 50304u * 768);
     assert_true(model_flops(c, 10, 7) == 60.0 * (double)model_matmul_weights(c) + 12.0 * 12 * 768 * 7);

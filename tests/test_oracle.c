@@ -1,8 +1,9 @@
 /* ranks: 1  builds: fp64 fp32 bf16
  *
- * The model against PyTorch: logits, loss, every gradient, and four clipped AdamW steps of tiny Hugging Face models in
- * true float64 (tests/oracle/make_fixtures.py). Finite differences prove that backward fits forward; only this proves that
- * forward is Llama. On the CPU, and on a GPU where there is one; bf16 on a GPU only. */
+ * The model against PyTorch: logits, loss, every gradient, and four clipped AdamW steps of tiny Hugging Face models
+ * in true float64 (tests/oracle/make_fixtures.py). Finite differences prove only that the backward pass fits the
+ * forward pass. This test proves that the forward pass is Llama's. It runs on the CPU, and on a GPU if there is one;
+ * in bf16 on a GPU only. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,9 +18,9 @@
 #include "testing.h"
 #include "observe/verify.h"
 
-/* Bounds of what one forward and backward pass give, and of what follows optimizer steps; in bf16 twice the largest error
- * seen on an H200 (gradients 3.5e-2, logits 1.3e-2). AdamW's first steps divide a
- * gradient by its own size, so in bf16 its weights are not judged. */
+/* SAME bounds one forward and backward pass, AFTER_STEPS losses and norms after optimizer steps, WEIGHTS the final
+ * weights. In bf16 SAME is twice the largest error measured on an H200 (gradients 3.5e-2, logits 1.3e-2). AdamW's
+ * first steps divide a gradient by its own size, so bf16 builds do not check weights. */
 #if defined(PRECISION_FP64)
 static const double SAME = 1e-10, AFTER_STEPS = 1e-8, WEIGHTS = 1e-8;
 #elif defined(PRECISION_FP32)
@@ -39,7 +40,8 @@ static double number_of(const Safetensors *file, const char *name, size_t i)
     return tensor_at(t, i);
 }
 
-/* input_ids and labels [B, T], as `transformers` takes them: row t of a sequence predicts the label of row t + 1. */
+/* Rows from input_ids and labels [B, T] of the fixture. In `transformers` row t of a sequence predicts the label of
+ * row t + 1. */
 static Rows rows_of(const Safetensors *file)
 {
     const Tensor *ids = safetensors_find(file, "input_ids"), *labels = safetensors_find(file, "labels");
@@ -60,7 +62,7 @@ static Rows rows_of(const Safetensors *file)
     return rows;
 }
 
-/* The largest error of all tensors `prefix`.NAME against ours[count], in verify's metric. */
+/* The largest error of ours[count] against the fixture's tensors `prefix`.NAME, in the metric of --verify. */
 static double worst_error(const Params *p, const acc *ours, const Safetensors *file, const char *prefix)
 {
     acc *theirs = malloc(p->count * sizeof *theirs);
@@ -161,7 +163,7 @@ static void check_model(const char *name, Kernels kernels, bool naive)
         optimizer_measure(&optimizer, &model->params, step);
         double norm = optimizer_read_norm(&optimizer), norm_want = number_of(oracle, "grad_norms", (size_t)step);
         assert_true(fabs(norm - norm_want) <= (step ? AFTER_STEPS : SAME) * norm_want);
-        assert_true(norm > recipe.clip); /* so clipping is part of what is tested */
+        assert_true(norm > recipe.clip); /* the gradient is clipped, so clipping is tested, too */
         optimizer_step(&optimizer, &model->params);
     }
     acc *weights = downloaded(model, model->params.shard[0].master, model->params.count * sizeof(acc));
@@ -210,7 +212,7 @@ static void qwen3_on_gpu(void **state)
     check_both("qwen3", &gpu);
 }
 
-/* A file that is cut short or lacks a tensor is refused, naming it. */
+/* A file that is cut short, or lacks a tensor, is refused. The complaint names the file or the tensor. */
 static void bad_files(void **state)
 {
     (void)state;

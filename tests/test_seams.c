@@ -1,6 +1,7 @@
 /* ranks: 1  builds: fp64 fp64-debug fp32-san
  *
- * The seams: schemes that change nothing leave the numbers as they are, and are called as seams.h says. */
+ * The seams: a scheme that changes nothing gives the numbers of empty seams, and its hooks are called as seams.h
+ * says. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include "model/model.h"
 #include "testing.h"
 
-/* A schemes' stand-in: notes which hooks are called, and copies what passes through the feature seam. */
+/* A scheme for this test: it notes which hooks are called, and copies the values that pass through the feature seam. */
 typedef struct {
     char calls[512];
     real *buffer[4];
@@ -49,7 +50,7 @@ static const real *copy(real *to, const real *from, int rows, int width)
     return to;
 }
 
-/* From scratch, of which nobody may read any more. */
+/* Copies from a scratch buffer and then fills the scratch with NaN: the model must not read it again. */
 static const real *move(real *to, real *from, int rows, int width)
 {
     copy(to, from, rows, width);
@@ -109,7 +110,7 @@ static void plain_loss(void *self, acc *loss, real *logits, const int *label, do
     rec->kernels.cross_entropy(loss, logits, label, scale, rows, rec->vocab);
 }
 
-/* Attention in two folds, early keys and late keys, as a ring of two ranks would call it. */
+/* Attention in two folds, first over the early keys and then over the late ones, as a ring of two ranks calls it. */
 typedef struct {
     Model *model;
     acc *fold, *dk, *dv;
@@ -173,7 +174,7 @@ static void folds_backward(void *self, real *dqkv, acc *dot, const real *dout, c
         }
 }
 
-/* Full seams that change nothing give the numbers of empty ones, and are called as their header says. */
+/* Seams that are all filled, but change nothing, give the numbers of empty seams. */
 static void full_seams_change_nothing(void **state)
 {
     (void)state;
@@ -208,7 +209,7 @@ static void full_seams_change_nothing(void **state)
     recorder.calls[0] = '\0';
     model_backward(m, m->activations);
     assert_string_equal(recorder.calls, "b0 b2 B2 b1 B1 B0 ");
-    assert_int_equal(recorder.entered, 2 * (2 * 2 + 1)); /* forward and backward, two in each layer, and the head */
+    assert_int_equal(recorder.entered, 2 * (2 * 2 + 1)); /* both passes: two in each layer, and the head */
     assert_int_equal(recorder.left, 2 * 2 * 2);
     assert_true(folds.forward == 2 && folds.backward == 2);
     assert_true(fabs(loss - want_loss) <= ROUNDING * want_loss);
@@ -220,7 +221,7 @@ static void full_seams_change_nothing(void **state)
     rows_free_host(&rows);
 }
 
-/* A chain calls outer, inner before a unit, and inner, outer after it; what is missing is left out. */
+/* A chain calls outer, then inner before a unit, and inner, then outer after it. An empty hook is skipped. */
 static void chains_nest(void **state)
 {
     (void)state;
@@ -236,7 +237,7 @@ static void chains_nest(void **state)
     assert_string_equal(recorder.calls, "f1 F1 b1 F1 B1 F1 ");
 }
 
-/* The last micro-step reduces; every one if a scheme keeps no whole gradients. */
+/* The last micro-step reduces. With reduces_each every micro-step does. */
 static void micro_steps_reduce(void **state)
 {
     (void)state;
