@@ -7,7 +7,8 @@
 #include "base/hash.h"
 #include "observe/verify.h"
 
-/* max|ours - theirs| of what this rank holds of the view; `block`: its block of the twin's tensor. */
+/* max|ours - theirs| over the elements of the view that this rank holds. `block`: the same block of the twin's
+ * tensor. */
 static double difference_of(const Params *p, const View *v, What what, const acc *block)
 {
     double worst = 0, difference, unused;

@@ -28,8 +28,9 @@ static bool is_stream(const struct stat *file, int stream)
            open_file.st_ino == file->st_ino;
 }
 
-/* Refuses a pipe that has a name: to open it is to wait for a reader, and none may come. A pipe without a name, as /dev/stdout
- * may be, has its reader. Refuses a link to nothing: the file would come to lie where the link points. */
+/* Refuses a named pipe: opening it waits for a reader, and perhaps none comes. A pipe without a name, such as
+ * /dev/stdout may be, has a reader already. Also refuses a link to nothing: the file would be created where the link
+ * points. */
 static const char *check_file(const char *flag, const char *path)
 {
     struct stat link, file;
@@ -52,7 +53,7 @@ static const char *check_file(const char *flag, const char *path)
     return NULL;
 }
 
-/* The path without links, also of a file that does not exist yet; false if its folder does not. */
+/* The path with all links resolved. The file need not exist yet, but its folder must: if not, returns false. */
 static bool full_path(const char *path, char full[PATH_MAX])
 {
     char copy[PATH_MAX], folder[PATH_MAX];
