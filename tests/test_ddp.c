@@ -172,7 +172,7 @@ static void same_bits(void **state)
         }
 }
 
-/* The loss curve is the same, to rounding, on 1, 2, 4 and 8 ranks, with 1 to 3 micro-steps, and with any bucket size. */
+/* The loss curve is the same, to rounding, on 1, 2, 4 and 8 ranks, with 1 to 3 micro-steps and any bucket size. */
 static void same_curve(void **state)
 {
     (void)state;

@@ -13,7 +13,7 @@
 #include "case.h"
 #include "settings/presets.h"
 
-/* The bound for step 1. In fp32 the partial sums of activations are rounded before they are added; errors reach 3e-5. */
+/* The bound for step 1. In fp32 the partial sums of activations are rounded before the sum; errors reach 3e-5. */
 static const double FIRST = sizeof(acc) == 8 ? 1e-12 : 1e-4;
 
 #ifdef DEBUG

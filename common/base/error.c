@@ -23,7 +23,7 @@ int process_rank(void)
     return launcher ? atoi(launcher) : 0;
 }
 
-/* Bytes of the character at `s` if a terminal prints it as UTF-8; 0 for a control character, and for what is no UTF-8. */
+/* Bytes of the UTF-8 character at `s`; 0 if it is a control character, or if the bytes are not UTF-8. */
 static size_t printable(const unsigned char *s)
 {
     if (s[0] < 0x80) return s[0] >= ' ' && s[0] != 0x7f;
@@ -36,8 +36,9 @@ static size_t printable(const unsigned char *s)
     return control || too_long || surrogate || outside ? 0 : bytes;
 }
 
-/* One line that any terminal can print, also where names and values hold other bytes. Of each string it has at most VALUE_MAX
- * bytes, so that what is said about it is still there; a byte that is no part of a printable character becomes \xNN. */
+/* One line that any terminal can print, also where names and values hold other bytes. Of each string it has at most
+ * VALUE_MAX bytes, so that what is said about it is still there; a byte that is no part of a printable character
+ * becomes \xNN. */
 static void format_line(char line[COMPLAINT_MAX], const char *format, va_list arguments)
 {
     char bounded[1024], text[COMPLAINT_MAX / 4]; /* an escaped byte takes four */

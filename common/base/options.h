@@ -8,15 +8,15 @@ typedef enum {
     OPTION_NUMBER,       /* double, finite, within [min, max] */
     OPTION_TEXT,         /* const char * */
     OPTION_CHOICE,       /* const char *, one of `choices`, which are separated by |; may start out empty */
-    OPTION_SWITCH,       /* long: 1 when given, takes no value */
-    OPTION_OPTIONAL_INT, /* long: --name or --name=K; `given` when there is no K */
+    OPTION_SWITCH,       /* long: 1 if the flag is given; takes no value */
+    OPTION_OPTIONAL_INT, /* long: --name=K sets K, --name alone sets `given` */
 } OptionType;
 
 typedef struct {
     const char *name;
     OptionType type;
-    size_t offset;       /* of the member in the struct that the table fills */
-    const char *initial; /* default, as text; NULL: the member stays zero and follows from something else */
+    size_t offset;       /* of the member in the table's target */
+    const char *initial; /* default, as text; NULL: the member stays as it was, and is derived later */
     double min, max;
     const char *choices;
     const char *given;
@@ -38,5 +38,5 @@ const char *options_parse(const OptionTable *tables, int table_count, int argc, 
 
 void options_help(const OptionTable *tables, int table_count, const char *program);
 
-/* The value of one option as text, to be freed by the caller. */
+/* The value of one option as text. The caller frees it. */
 char *options_value(const OptionTable *table, int row);

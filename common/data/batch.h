@@ -1,8 +1,9 @@
 /* One step's batch: the sequences that this rank trains on.
  *
- * The global batch of B sequences is cut by micro-step first, then by rank. Under every mesh, micro-step m of A is sequences
- * [m B/A, (m+1) B/A); they are cut into n equal parts, and data rank r takes part r. All micro-steps are read before the
- * first begins, because the loss divides by the count of labels in the whole step, over all micro-steps and ranks.
+ * The global batch of B sequences is cut by micro-step first, then by rank. Under every mesh, micro-step m of A is
+ * sequences [m B/A, (m+1) B/A); they are cut into n equal parts, and data rank r takes part r. All micro-steps are
+ * read before the first begins, because the loss divides by the count of labels in the whole step, over all
+ * micro-steps and ranks.
  */
 #pragma once
 
@@ -10,10 +11,10 @@
 #include "comm/mesh.h"
 #include "data/data.h"
 
-/* Which sequences a rank reads, and with which ranks it adds up counts. The two differ where several ranks share a
- * sequence's rows. */
+/* Which sequences a rank reads, and with which ranks it adds up counts. These are different groups of ranks if
+ * several ranks share the rows of a sequence. */
 typedef struct {
-    int reader, readers; /* this rank reads the reader-th of so many equal shares; all zero: everything */
+    int reader, readers; /* this rank reads share `reader` of `readers` equal shares; all zero: everything */
     Group *rows_group;   /* the ranks that hold different rows; NULL: this rank holds all */
 } BatchShare;
 

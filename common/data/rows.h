@@ -1,4 +1,4 @@
-/* The rows of a micro-step: each is a token, with its label, its place, and the rows that it may attend to. */
+/* The rows of a micro-step. A row is a token with its label, its position, and the rows that it may attend to. */
 #pragma once
 
 #include <stdint.h>
