@@ -22,8 +22,8 @@ for strategy in $strategies; do
         cat "$work/err" "$work/out" >&2
         exit 1
     fi
-    sent=$(awk -v steps=$steps '/^ledger: (gather|reduce|dp) / {bytes += $6} END {printf "%.0f", bytes / steps}' "$work/out")
-    calls=$(awk -v steps=$steps '/^ledger: (gather|reduce|dp) / {calls += $4} END {printf "%.0f", calls / steps}' "$work/out")
+    sent=$(awk -v steps=$steps '/^ledger: (gather|reduce|dp|model) / {bytes += $6} END {printf "%.0f", bytes / steps}' "$work/out")
+    calls=$(awk -v steps=$steps '/^ledger: (gather|reduce|dp|model) / {calls += $4} END {printf "%.0f", calls / steps}' "$work/out")
     echo "$strategy $(held parameters) $(held gradients) $(held optimizer) $(held buffers) $(held activations) $sent $calls" >> "$rows"
 done
 
