@@ -30,7 +30,7 @@ static const struct {
         {"norm_of_my_shard", "tiny-fsdp",
          "each rank clips by the norm of its own shard, which is smaller than the norm of the whole gradient by a "
          "factor of about sqrt(ranks), and differs between ranks",
-         "test_fsdp_bugs: the norm, and weights after clipped steps; --verify in fp64"},
+         "test_fsdp_bugs: the norm, and weights after clipped steps; --verify"},
     [BUG_decay_by_flat_shape] =
         {"decay_by_flat_shape", "tiny-fsdp",
          "weight decay is decided by the shape of a flat shard, which hides that it holds the weights of norms: "
@@ -43,7 +43,7 @@ static const struct {
          "test_fsdp_bugs: gradients under accumulation; --verify with --accumulate 2"},
     [BUG_count_copies_in_norm] = {"count_copies_in_norm", "tiny-megatron",
                                   "a weight that is replicated over tp is counted tp times in the gradient's norm",
-                                  "test_megatron_bugs: the norm; --verify in fp64 where clipping is active"},
+                                  "test_megatron_bugs: the norm; --verify"},
     [BUG_skip_norm_sum] =
         {"skip_norm_sum", "tiny-megatron",
          "under sequence parallelism a rank computes the gradient of a norm's weights from its own rows only; the "
