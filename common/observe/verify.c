@@ -21,7 +21,7 @@ static const bool JUDGE_LATER = false;
 /* Sums over more rows than this round more, as the root of their number. */
 static const double ROWS_AT_BOUND = 8192, MICRO_STEPS_AT_BOUND = 64;
 
-/* The largest error of a kind, where it was, and whether it is within bounds. */
+/* The worst error of a kind, and where it was. If one is beyond its bound, it is the largest of those. */
 typedef struct {
     double error;
     bool failed;
@@ -39,11 +39,12 @@ struct Verify {
     Optimizer optimizer; /* on rank 0 */
     Kernels kernels;
     double bound_first;
-    double twin_numbers[2]; /* loss and norm of this step, on all ranks */
-    acc *mine, *theirs;     /* on the host: the tensor being compared, this rank's and the twin's whole one, ... */
-    acc *block;             /* ... and this rank's block of that */
+    double twin_numbers[2];              /* loss and norm of this step, on all ranks */
+    acc *mine;                           /* on the host: what this rank holds of the parameter under comparison */
+    acc *theirs;                         /* the twin's whole parameter */
+    acc *block;                          /* this rank's block of theirs */
     Finding judged[KINDS], drift[KINDS]; /* a drift has no bound, but must be finite */
-    char unequal[96];                    /* a parameter whose replicas differ */
+    char unequal[96];                    /* the first parameter whose replicas differ */
 };
 
 static bool have_twin(void)
@@ -60,7 +61,7 @@ static void copy_weights(Verify *v, const Params *from)
     }
 }
 
-/* The others wait for rank 0, which computes what they share. */
+/* [all ranks] Rank 0 sends the twin's loss and norm, and so the others wait until the twin has computed. */
 static void wait_for_the_twin(Verify *v)
 {
     comm_broadcast(comm_control(), v->twin_numbers, 2, COMM_DOUBLE, 0);
@@ -124,8 +125,9 @@ void verify_compare(const acc *a, const acc *b, size_t n, double *difference, do
 
 double verify_error(double difference, double largest, double largest_of_all)
 {
-    double scale = fmax(largest, FLOOR * largest_of_all);
-    return scale > 0 ? difference / scale : difference > 0 ? INFINITY : 0;
+    double scale = fmax(largest, FLOOR * largest_of_all), error = difference / scale;
+    if (difference == 0) return 0;
+    return isnan(error) ? INFINITY : error; /* both are infinite; MPI's maximum may lose a NaN */
 }
 
 /* Step 1 is judged before any update. Does this build judge what comes later? */
@@ -139,13 +141,15 @@ static void note(Verify *v, Kind kind, double error, const char *what, long step
     bool judged = is_judged(kind, step);
     double bound = !judged ? INFINITY : step == 0 && kind != WEIGHT ? v->bound_first : BOUND_LATER;
     Finding *f = judged ? &v->judged[kind] : &v->drift[kind];
-    if (!(error <= bound) || !isfinite(error)) f->failed = true;
-    if (error <= f->error) return;
+    bool failed = !(error <= bound) || !isfinite(error);
+    if (f->failed && !failed) return; /* even if this error is larger: its bound is wider */
+    if (failed == f->failed && error <= f->error) return;
+    f->failed = failed;
     f->error = error;
     snprintf(f->where, sizeof f->where, "%s at step %ld", what, step + 1);
 }
 
-/* The largest entry of all the twin's tensors. */
+/* [all ranks] The largest entry of all parameters in `theirs`, the twin's weights or gradients. Rank 0 has them. */
 static double largest_entry(Verify *v, const acc *theirs)
 {
     double largest = 0;
@@ -158,8 +162,8 @@ static double largest_entry(Verify *v, const acc *theirs)
     return largest;
 }
 
-/* [all ranks] Compares every tensor with the twin's, `theirs` on rank 0 and NULL elsewhere, each rank its
- * shards; notes the worst. */
+/* [all ranks] Compares every parameter with the twin's and notes the worst. Each rank compares its own shards. `theirs`: the
+ * twin's weights or gradients on rank 0, NULL on the others. */
 static void compare_all(Verify *v, const Params *params, Kind kind, const acc *theirs, long step)
 {
     Group *control = comm_control();
@@ -214,7 +218,7 @@ void verify_gradients(Verify *v, const Model *model, long step)
     compare_all(v, &model->params, GRADIENT, have_twin() ? v->twin->params.grads : NULL, step);
 }
 
-/* Of a number, relative to the twin's. */
+/* The error of a number, relative to the twin's. */
 static double relative(double ours, double theirs)
 {
     double error = fabs(ours - theirs) / fmax(fabs(theirs), 1e-3);
@@ -224,8 +228,20 @@ static double relative(double ours, double theirs)
 void verify_numbers(Verify *v, long step, double loss, double norm)
 {
     if (!v || step >= v->steps) return;
-    note(v, LOSS, relative(loss, v->twin_numbers[0]), "the loss", step);
-    note(v, NORM, relative(norm, v->twin_numbers[1]), "the norm of the gradients", step);
+    double errors[2] = {relative(loss, v->twin_numbers[0]), relative(norm, v->twin_numbers[1])};
+    comm_all_reduce(comm_control(), errors, 2, COMM_DOUBLE, COMM_MAX);
+    note(v, LOSS, errors[0], "the loss", step);
+    note(v, NORM, errors[1], "the norm of the gradients", step);
+}
+
+/* [all ranks] Only the ranks of one group may see that their replicas differ: all ranks agree on the first parameter. */
+static void compare_replicas(Verify *v, const Params *params)
+{
+    const char *name = params_unequal(params, &v->kernels, &v->replicas);
+    int64_t first = name ? params_find(params, name) - params->view : params->views;
+    comm_all_reduce(comm_control(), &first, 1, COMM_INT64, COMM_MIN);
+    if (first == params->views || v->unequal[0]) return;
+    snprintf(v->unequal, sizeof v->unequal, "%s", params->view[first].name);
 }
 
 void verify_weights(Verify *v, const Model *model, long step)
@@ -235,10 +251,7 @@ void verify_weights(Verify *v, const Model *model, long step)
     wait_for_the_twin(v);
     compare_all(v, &model->params, WEIGHT, have_twin() ? v->twin->params.shard[0].master : NULL, step);
 
-    const char *unequal = params_unequal(&model->params, &model->kernels, &v->replicas);
-    int64_t differ = unequal != NULL;
-    comm_all_reduce(comm_control(), &differ, 1, COMM_INT64, COMM_MAX);
-    if (differ && !v->unequal[0]) snprintf(v->unequal, sizeof v->unequal, "%s", unequal ? unequal : "a parameter");
+    compare_replicas(v, &model->params);
     v->done = step + 1;
     if (v->done == v->steps) end_twin(v);
 }
@@ -250,6 +263,7 @@ int verify_report(Verify *v)
     for (int k = 0; k < KINDS; k++) failed = failed || v->judged[k].failed || v->drift[k].failed;
 
     if (have_twin()) {
+        if (v->done < v->steps) printf("verify: %ld of %ld steps were compared\n", v->done, v->steps);
         if (v->unequal[0]) printf("verify: replicas of %s differ\n", v->unequal);
         for (int k = 0; k < KINDS; k++) {
             const Finding *both[] = {&v->judged[k], &v->drift[k]};
