@@ -9,21 +9,23 @@
 #include "capture.h"
 #include "case.h"
 
+static const double FLOOR = sizeof(acc) == 8 ? 1e-3 : 5e-2;
+
 /* --- placements --- */
 
 static const struct {
     const char *name, *strategy;
-    int tp, fsdp, dp, sp, kv_heads;
+    int tp, fsdp, dp, sp, kv_heads, seq; /* seq 1: a query sees one key, and the gradients of Q and K are rounding */
 } placements[] = {
-    {"tiny-ddp", NULL, 1, 1, 4, 0, 2},
-    {"zero1", "zero1", 1, 4, 1, 0, 2},
-    {"zero2", "zero2", 1, 4, 1, 0, 1},
-    {"zero3", "zero3", 1, 4, 1, 0, 2},
-    {"fsdp", "fsdp", 1, 4, 1, 0, 2},
-    {"hsdp", "hsdp", 1, 2, 2, 0, 2},
-    {"tp without SP, shared kv heads", NULL, 4, 1, 1, 0, 2},
-    {"tp with SP, times dp", NULL, 2, 1, 2, 1, 2},
-    {"tp with SP, times fsdp, shared kv heads", "fsdp", 2, 2, 1, 1, 1},
+    {"tiny-ddp", NULL, 1, 1, 4, 0, 2, 4},
+    {"zero1", "zero1", 1, 4, 1, 0, 2, 4},
+    {"zero2", "zero2", 1, 4, 1, 0, 1, 4},
+    {"zero3", "zero3", 1, 4, 1, 0, 2, 4},
+    {"fsdp", "fsdp", 1, 4, 1, 0, 2, 4},
+    {"hsdp", "hsdp", 1, 2, 2, 0, 2, 1},
+    {"tp without SP, shared kv heads", NULL, 4, 1, 1, 0, 2, 4},
+    {"tp with SP, times dp", NULL, 2, 1, 2, 1, 2, 1},
+    {"tp with SP, times fsdp, shared kv heads", "fsdp", 2, 2, 1, 1, 1, 4},
 };
 enum { REPORT = 2000, PLACEMENTS = sizeof placements / sizeof placements[0] };
 
@@ -82,9 +84,11 @@ static Subject create_subject(int index)
     Case c = {.tp = placements[index].tp, .fsdp = placements[index].fsdp, .dp = placements[index].dp};
     c.t.model = tiny_model(placements[index].kv_heads);
     const CaseGroups *g = case_groups(&c);
+    int seq = placements[index].seq;
     s.recipe = (OptimizerConfig){.lr = 1e-2, .steps = STEPS, .clip = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
-    CHECK(data_open(&s.data, training_tokens(), 31, 4, 0, 1) == NULL);
-    s.batch = batch_create(s.data, (DataOrder){.seed = 3, .batch = 2, .seq = 4}, 1, (BatchShare){0}, &s.kernels);
+    CHECK(data_open(&s.data, training_tokens(), 31, seq, 0, 1) == NULL);
+    s.batch =
+        batch_create(s.data, (DataOrder){.seed = 3, .batch = 8 / seq, .seq = seq}, 1, (BatchShare){0}, &s.kernels);
     s.twin = model_create(&c.t.model, &s.kernels, 8);
     train_twin(&s);
 
@@ -136,14 +140,14 @@ static void set(const Subject *s, bool grads, const acc *theirs)
     }
 }
 
-/* What an error of 1 is in this view. */
+/* What an error of 1 is in this view. Not from verify_error, which is under test. */
 static double scale_of(const Subject *s, int view, const acc *theirs)
 {
     const Params *p = &s->twin->params;
     double largest, of_all, unused;
     verify_compare(theirs, theirs, p->count, &unused, &of_all);
     verify_compare(theirs + p->view[view].offset, theirs + p->view[view].offset, p->view[view].size, &unused, &largest);
-    return 1 / verify_error(1, largest, of_all);
+    return fmax(largest, FLOOR * of_all);
 }
 
 bool planted_owns(const Subject *s, int view)
