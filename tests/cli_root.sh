@@ -36,13 +36,13 @@ else
 fi
 
 # make deps where every package is missing. The stand-ins only say what they were asked.
-mkdir "$work/bin"
-for stand_in in apt-get sudo; do printf '#!/bin/sh\necho %s "$@"\n' $stand_in > "$work/bin/$stand_in"; done
-printf '#!/bin/sh\nexit 1\n' > "$work/bin/dpkg-query"
-chmod a+x "$work/bin/"*
-for tool in sh id env; do ln -s "$(command -v $tool)" "$work/bin"; done
+mkdir "$work/stand-ins"
+for stand_in in apt-get sudo; do printf '#!/bin/sh\necho %s "$@"\n' $stand_in > "$work/stand-ins/$stand_in"; done
+printf '#!/bin/sh\nexit 1\n' > "$work/stand-ins/dpkg-query"
+chmod a+x "$work/stand-ins/"*
+for tool in sh id env; do ln -s "$(command -v $tool)" "$work/stand-ins"; done
 deps() {
-    PATH=$work/bin sh common/tools/deps.sh > "$work/out" 2> "$work/err"
+    PATH=$work/stand-ins sh common/tools/deps.sh > "$work/out" 2> "$work/err"
     status=$?
 }
 deps
@@ -50,7 +50,7 @@ if [ "$(id -u)" = 0 ]; then
     verdict "make deps installs as root" grep -qx 'apt-get update -q' "$work/out"
 else
     verdict "make deps installs with sudo" grep -qx 'sudo apt-get update -q' "$work/out"
-    rm "$work/bin/sudo"
+    rm "$work/stand-ins/sudo"
     deps
     verdict "without sudo it says what to install, and fails" [ $status = 1 -a "$(grep -c 'apt-get install .*make' "$work/out")" = 1 ]
 fi

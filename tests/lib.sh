@@ -4,7 +4,7 @@ passed=0
 failed=0
 failures="" # their lines
 work=$(mktemp -d) || exit 1 # nothing may be written, or removed, at /
-trap 'rm -rf "$work"' EXIT
+trap "rm -rf '$work'" EXIT
 status=0 # of the last run
 : > "$work/out"
 : > "$work/err"

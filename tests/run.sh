@@ -69,10 +69,14 @@ header() { # test, field: the words after "field:" in the first line of the test
     sed -n "1s/.*$2: *\([^:]*\).*/\1/p" "tests/$1.c" | sed 's/ *builds *$//; s/ *\*\/ *$//'
 }
 
-shell_tests() { # name
+shell_tests() { # name: runs these tests in a folder of their own
+    local all=$work
     shell_test=$1
+    work=$all/$1
+    mkdir "$work"
     [ "$1" = gpu ] || export CUDA_VISIBLE_DEVICES= # they hold what a machine without a GPU prints
     . "tests/$1.sh"
+    work=$all
 }
 
 if [ $# -gt 0 ] && [ -f "tests/$1.sh" ]; then
