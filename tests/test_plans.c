@@ -88,6 +88,8 @@ static int tune_plans(int chunks, const char **complaint)
     k.linear_choose_plan = choose_plan;
     chosen_count = products_computed = 0;
     *complaint = autotune(&k, &preset_find("nano")->model, 96, 48, chunks, "", path);
+    if (!*complaint && comm_world_rank() == 0) autotune_save(path);
+    comm_barrier(comm_control());
     return products_computed;
 }
 

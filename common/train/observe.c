@@ -29,9 +29,10 @@ void observe_gradients(Trainer *t, long step)
 static void stop_if_not_finite(Trainer *t, long step, double loss, double norm)
 {
     if (isfinite(loss) && isfinite(norm)) return;
+    const char *what = isfinite(loss) ? "the norm of the gradients" : "the loss";
+    const char *kept = isfinite(norm) ? "" : "the weights stay as they were, and ";
     if (comm_world_rank() == 0)
-        fprintf(stderr, "step %ld: %s is %f; the weights stay as they were, and all ranks stop\n", step + 1,
-                isfinite(loss) ? "the norm of the gradients" : "the loss", isfinite(loss) ? norm : loss);
+        fprintf(stderr, "step %ld: %s is %f; %sall ranks stop\n", step + 1, what, isfinite(loss) ? norm : loss, kept);
     metrics_close(&t->metrics);
     exit(run_finish(1));
 }

@@ -24,8 +24,8 @@
  *   chunks  forward and backward-input products are computed in so many calls, each on rows / chunks rows
  *   chosen  the text of --kernel
  *   path    the file, which rank 0 reads
- * Rank 0 prints what it measures. Writes nothing: the run may still be refused. Returns NULL or a complaint: on rank 0 about the file, or on all ranks if their
- * kernels differ. */
+ * Rank 0 prints what it measures. Writes nothing: the run may still be refused. Returns NULL or a complaint: on rank 0
+ * about the file, or on all ranks if their kernels differ. */
 const char *autotune(Kernels *kernels, const ModelConfig *model, int rows, int seq, int chunks, const char *chosen,
                      const char *path);
 
