@@ -1,7 +1,8 @@
 /* Runs that equal the single-device twin to the bit, but for planted errors, for the test of --verify.
  *
- * Nothing here is trained in parallel. Every rank trains the twin for itself. A second model, placed as a scheme places it, is
- * given the twin's gradients and weights after each step. So an error that --verify reports is one that was planted. */
+ * Nothing here is trained in parallel. Every rank trains the twin for itself. A second model, placed as a scheme places
+ * it, is given the twin's gradients and weights after each step. So an error that --verify reports is one that was
+ * planted. */
 #pragma once
 
 #include "data/batch.h"
@@ -40,7 +41,7 @@ typedef struct {
 /* Does this rank own elements of the view? */
 bool planted_owns(const Subject *subject, int view);
 
-/* [all ranks] Verifies `steps` steps, whose numbers are the twin's with these faults. `replicas`: replicas are compared, too. Asserts
- * that --verify passes, if `line` is NULL. Else asserts that it fails on every rank, and that its only complaint begins with
- * `line`. */
+/* [all ranks] Verifies `steps` steps, whose numbers are the twin's with these faults. `replicas`: replicas are
+ * compared, too. Asserts that --verify passes, if `line` is NULL. Else asserts that it fails on every rank, and that
+ * its only complaint begins with `line`. */
 void planted_expect(const Subject *subject, const Fault *fault, int faults, bool replicas, int steps, const char *line);

@@ -1,6 +1,7 @@
 /* ranks: 8  builds: fp64 fp32 fp64-debug fp32-san
  *
- * Collectives against what they must give, the counters against the formulas, and the mesh's groups against the shape. */
+ * Collectives against what they must give, the counters against the formulas, and the mesh's groups against the
+ * shape. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

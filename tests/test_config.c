@@ -1,7 +1,7 @@
 /* ranks: 1  builds: fp64
  *
- * Files that a run reads, as they should not be: config.json, headers of safetensors, weights. What is wrong is refused by its
- * name; what `transformers` writes is accepted. */
+ * Files that a run reads, as they should not be: config.json, headers of safetensors, weights. What is wrong is refused
+ * by its name; what `transformers` writes is accepted. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

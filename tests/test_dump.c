@@ -1,7 +1,7 @@
 /* ranks: 2  builds: fp64 fp32
  *
- * --dump beside --verify, in two steps of tiny-ddp: the file holds the gradients of step 1 and the final weights, to the bit, and
- * --verify passes. */
+ * --dump beside --verify, in two steps of tiny-ddp: the file holds the gradients of step 1 and the final weights, to
+ * the bit, and --verify passes. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

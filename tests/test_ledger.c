@@ -1,8 +1,8 @@
 /* ranks: 1  builds: fp64 fp32
  *
- * The test of --ledger itself. The counters are made up from the formulas of every scheme. Then a row of the formulas has a call or a
- * byte more or less, or a row is missing, or there is one more: ledger_print must say DIFFERS on that row alone. For this, the file
- * replaces the counters of comm.c and the bytes of memory.c with its own. */
+ * The test of --ledger itself. The counters are made up from the formulas of every scheme. Then a row of the formulas
+ * has a call or a byte more or less, or a row is missing, or there is one more: ledger_print must say DIFFERS on that
+ * row alone. For this, the file replaces the counters of comm.c and the bytes of memory.c with its own. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

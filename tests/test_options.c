@@ -1,6 +1,7 @@
 /* ranks: 1  builds: fp64
  *
- * Values of flags that no number can hold, and complaints: one line that any terminal can print, with the reason in it. */
+ * Values of flags that no number can hold, and complaints: one line that any terminal can print, with the reason in
+ * it. */
 #include <stdio.h>
 #include <string.h>
 

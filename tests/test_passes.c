@@ -1,7 +1,8 @@
 /* ranks: 2  builds: fp64 fp64-debug fp32-san
  *
- * The passes in parts, as a pipeline schedule needs them: layers in ranges, several micro-steps in flight, the gradients of
- * the weights later than those of the inputs. Each way of taking them gives the numbers of the whole passes, to the bit. */
+ * The passes in parts, as a pipeline schedule needs them: layers in ranges, several micro-steps in flight, the
+ * gradients of the weights later than those of the inputs. Each way of taking them gives the numbers of the whole
+ * passes, to the bit. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* ranks: 2  builds: fp64
  *
- * The auto-tuner with a library that knows three plans for each product: the first or the last is the fastest, by the product
- * and its shape, the one between never is. */
+ * The auto-tuner with a library that knows three plans for each product: the first or the last is the fastest, by the
+ * product and its shape, the one between never is. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 /* ranks: 4  builds: fp64 fp64-debug fp32-san
  *
- * Sharding does not assume that layers are alike: a table whose units all differ in size and in their number of parameters
- * is gathered, reduced and published by every strategy, element by element. */
+ * Sharding does not assume that layers are alike: a table whose units all differ in size and in their number of
+ * parameters is gathered, reduced and published by every strategy, element by element. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,7 +57,8 @@ static bool weights_are_there(const Unit *u)
     return true;
 }
 
-/* One micro-step without a model: calls the hooks in the order of computation. Returns whether the weights were there. */
+/* One micro-step without a model: calls the hooks in the order of computation. Returns whether the weights were
+ * there. */
 static bool micro_step(Params *p, ParameterSeam seam, int rank, int m)
 {
     bool good = true;

@@ -1,8 +1,8 @@
 /* ranks: 4  builds: fp64 fp32
  *
- * The test of --verify itself. A run equals the twin to the bit, but for one planted error: in each parameter, on each rank that
- * owns a part of it, in each step, of each kind, under every placement. --verify must fail, and must name that error and no
- * other. Errors below the bounds must pass. */
+ * The test of --verify itself. A run equals the twin to the bit, but for one planted error: in each parameter, on each
+ * rank that owns a part of it, in each step, of each kind, under every placement. --verify must fail, and must name
+ * that error and no other. Errors below the bounds must pass. */
 #include <math.h>
 #include <stdio.h>
 
@@ -109,8 +109,8 @@ static bool concerns(Equality equal, const View *v)
     return equal != EQUAL_KV_HEADS || v->partial == PARTIAL_BY_KV_HEADS;
 }
 
-/* Flips one bit of one view, for each row of the table of replicas. First on all ranks that have the same place in their groups of
- * that row: then only this row can notice. Then on one rank alone: then other ranks must hear of it. */
+/* Flips one bit of one view, for each row of the table of replicas. First on all ranks that have the same place in
+ * their groups of that row: then only this row can notice. Then on one rank alone: then other ranks must hear of it. */
 static void compares_replicas(const Subject *s)
 {
     for (int r = 0; r < s->replicas.rows; r++) {

@@ -55,8 +55,8 @@ static void choose_handlers(void)
     }
 }
 
-/* cmocka calls this in place of each test. Its own handlers would go on with the next test on this rank alone, while the
- * other ranks wait for it in this one; so they are replaced. */
+/* cmocka calls this in place of each test. Its own handlers would go on with the next test on this rank alone, while
+ * the other ranks wait for it in this one; so they are replaced. */
 static void call_test(void **state)
 {
     const struct CMUnitTest *test = *state;
@@ -66,7 +66,8 @@ static void call_test(void **state)
     test->test_func(state);
 }
 
-/* Ranks above 0 make no report, but what the library says on stderr is seen. cmocka writes a report in XML to stdout alone. */
+/* Ranks above 0 make no report, but what the library says on stderr is seen. cmocka writes a report in XML to stdout
+ * alone. */
 static bool make_no_report(void)
 {
     cmocka_set_message_output(CM_OUTPUT_XML);

@@ -1,8 +1,8 @@
 /* What the tests share: asserting together over ranks, random numbers with fixed seeds, comparisons.
  *
- * A test file's first line says on how many ranks it runs and in which builds: ranks: 8, builds: fp64 fp32. Ranks above 0
- * make no report; what the library says on stderr is seen from every rank. A bare assertion on one rank would leave the others waiting in the next collective, so tests with ranks
- * use assert_together.
+ * A test file's first line says on how many ranks it runs and in which builds: ranks: 8, builds: fp64 fp32. Ranks above
+ * 0 make no report; what the library says on stderr is seen from every rank. A bare assertion on one rank would leave
+ * the others waiting in the next collective, so tests with ranks use assert_together.
  */
 #pragma once
 
@@ -18,8 +18,8 @@
 #include "model/model.h"
 #include "base/precision.h"
 
-/* Starts MPI, runs the tests and returns main's status: the number of tests that failed on any rank. The environment may
- * hold TEST, a name or pattern: the tests to run, all by default; and TEST_SECONDS, the watchdog's patience. */
+/* Starts MPI, runs the tests and returns main's status: the number of tests that failed on any rank. The environment
+ * may hold TEST, a name or pattern: the tests to run, all by default; and TEST_SECONDS, the watchdog's patience. */
 int testing_run(const char *name, const struct CMUnitTest *tests, size_t count, int argc, char **argv);
 #define TESTING_MAIN(tests)                                                                                            \
     int main(int argc, char **argv)                                                                                    \
@@ -44,7 +44,8 @@ real *random_array(Random *random, size_t n);      /* n of them, to be freed wit
 /* A small model whose sizes nothing divides. */
 ModelConfig random_model(Random *random, int max_seq);
 
-/* Sequences of random tokens, on the host: lengths, intervals and labels vary. See the flags. End with rows_free_host. */
+/* Sequences of random tokens, on the host: lengths, intervals and labels vary. See the flags. End with
+ * rows_free_host. */
 enum {
     ROWS_DOCUMENTS = 1, /* sequences are packed documents of random lengths, blind to each other */
     ROWS_WINDOW = 2,    /* sliding window instead of all that came before */

@@ -18,10 +18,10 @@ void error_join_job(int rank, void (*end_job)(int status));
 /* Prints "rank R on HOST: ..." to stderr and ends the whole job with status 1. Does not return. */
 void fatal(const char *format, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
-/* Formats a complaint into a static buffer, which the next call overwrites.
- * Use: return complain("--steps %d: ...", n);
- * The complaint is one line that any terminal can print, like that of fatal(). At most VALUE_MAX bytes of each string are
- * shown, so the rule after a long value is still read. Control bytes, and bytes that are not UTF-8, are shown as \xNN. */
+/* Formats a complaint into a static buffer, which the next call overwrites. Use: return complain("--steps %d: ...", n);
+ * The complaint is one line that any terminal can print, like that of fatal(). At most VALUE_MAX bytes of each string
+ * are shown, so the rule after a long value is still read. Control bytes, and bytes that are not UTF-8, are shown as
+ * \xNN. */
 const char *complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Calls fatal() with file, line and the condition's text if `condition` is false. It is active in every build. */

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 
-/* \u0000 would end a string early, and cJSON takes an escape that is no number for the same. A backslash stands only inside
- * strings, and begins an escape of two characters or more. */
+/* \u0000 would end a string early, and cJSON takes an escape that is no number for the same. A backslash stands only
+ * inside strings, and begins an escape of two characters or more. */
 static bool has_bad_escape(const char *text, size_t length)
 {
     const char *end = text + length;

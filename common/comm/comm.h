@@ -98,16 +98,16 @@ typedef struct {
     double payload; /* bytes: the size given to the call times the factor below */
 } CommCount;
 
-/* What nccl-tests multiplies a collective's size with for its bus bandwidth, which is what each rank sends where all send
- * equally much and no more than they must: for n ranks, all-reduce 2(n-1)/n, all-gather and reduce-scatter (n-1)/n of the
- * whole, broadcast 1; for one rank, 0. What MPI or NCCL really sends may differ. */
+/* What nccl-tests multiplies a collective's size with for its bus bandwidth, which is what each rank sends where all
+ * send equally much and no more than they must: for n ranks, all-reduce 2(n-1)/n, all-gather and reduce-scatter (n-1)/n
+ * of the whole, broadcast 1; for one rank, 0. What MPI or NCCL really sends may differ. */
 double comm_payload_factor(CommKind kind, int ranks);
 
 CommCount group_count(const Group *group, CommKind kind);
 double comm_sent(void); /* payload of all counted groups since the start */
 
-/* While on (calls nest), collectives are neither counted nor traced nor skipped by --bug: what checks a run is not part of
- * it. */
+/* While on (calls nest), collectives are neither counted nor traced nor skipped by --bug: what checks a run is not part
+ * of it. */
 void comm_uncounted(int on);
 
 /* [all ranks of the group] Are these bytes the same on every rank? Compares a hash of them; not counted. */

@@ -1,5 +1,5 @@
-/* What comm.c shares with what is behind it, comm_mpi.c and comm_nccl.c (or no_nccl.c), and with nobody else. comm.c calls
- * them, comm_nccl.c calls comm_mpi.c, and neither calls back. */
+/* What comm.c shares with what is behind it, comm_mpi.c and comm_nccl.c (or no_nccl.c), and with nobody else. comm.c
+ * calls them, comm_nccl.c calls comm_mpi.c, and neither calls back. */
 #pragma once
 
 #include "comm/comm.h"
@@ -53,8 +53,8 @@ void backend_start(Work *work);
 bool backend_test(Work *work);
 void backend_wait(Work *work);
 
-/* [all ranks of the group] Blocking, neither recorded nor counted: `all` gets each rank's `mine`, in order of rank; rank
- * 0's data to the others. */
+/* [all ranks of the group] Blocking, neither recorded nor counted: `all` gets each rank's `mine`, in order of rank;
+ * rank 0's data to the others. */
 void backend_gather(const Group *group, void *all, const void *mine, size_t bytes);
 void backend_broadcast(const Group *group, void *data, size_t bytes);
 

@@ -2,9 +2,9 @@
  * GPU, which NCCL refuses, over MPI through pinned host memory.
  *
  * A collective waits for the kernels launched before it, and the kernels after comm_wait wait for it: both by events
- * between streams, so on the NCCL path the host never waits. Collectives of different groups start in program order, which
- * is the same on all ranks: NCCL sees to that itself where it can (NCCL_LAUNCH_ORDER_IMPLICIT, since 2.26); before, each
- * waits for the one issued before it. */
+ * between streams, so on the NCCL path the host never waits. Collectives of different groups start in program order,
+ * which is the same on all ranks: NCCL sees to that itself where it can (NCCL_LAUNCH_ORDER_IMPLICIT, since 2.26);
+ * before, each waits for the one issued before it. */
 #include <nccl.h>
 #include <pthread.h>
 #include <stdio.h>

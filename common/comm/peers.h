@@ -1,8 +1,9 @@
 /* The ranks of this host, and what each can see of the others.
  *
- * A table holds a slot for each rank: its process, how far it has come, and its flight recorder. comm_init puts the table
- * into memory that the ranks share. That memory is a file without a name, so nothing stays behind, however the job
- * ends. Before comm_init, and where ranks may not look at each other's processes, the table holds this rank alone. */
+ * A table holds a slot for each rank: its process, how far it has come, and its flight recorder. comm_init puts the
+ * table into memory that the ranks share. That memory is a file without a name, so nothing stays behind, however the
+ * job ends. Before comm_init, and where ranks may not look at each other's processes, the table holds this rank
+ * alone. */
 #pragma once
 
 #include <stdint.h>
@@ -26,8 +27,8 @@ typedef struct {
     uint64_t key;
 } PeersAddress;
 
-/* This process takes the slot of the table of one. Called by what comes first, watchdog_start or comm_init; the second time
- * it does nothing. */
+/* This process takes the slot of the table of one. Called by what comes first, watchdog_start or comm_init; the second
+ * time it does nothing. */
 void peers_begin(void);
 
 /* Makes a table for so many ranks. Called by the host's first rank, which hands the address to the others. */
@@ -47,11 +48,11 @@ int peers_unseen(void); /* ranks of the job that the table does not hold */
 
 void peers_set_phase(PeerPhase phase); /* of this rank; a sign of life */
 
-/* Notes that the watchdogs end the run; `because` is the index of a rank that is stopped or gone, or -1. Returns true to
- * the first rank that does. */
+/* Notes that the watchdogs end the run; `because` is the index of a rank that is stopped or gone, or -1. Returns true
+ * to the first rank that does. */
 bool peers_end(int because);
 bool peers_ending(int *because);
 
-/* The state of a rank's process, as in /proc/PID/stat: R or S runs or sleeps, T is stopped, t is held by a debugger. 0: it
- * is gone. '?': not known. */
+/* The state of a rank's process, as in /proc/PID/stat: R or S runs or sleeps, T is stopped, t is held by a debugger. 0:
+ * it is gone. '?': not known. */
 char peer_state(const Peer *peer);

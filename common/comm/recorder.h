@@ -2,8 +2,8 @@
  *
  * The rank's main thread writes it, with plain stores, also between kernels: it costs next to nothing. The watchdog's
  * thread, the signal handler and the other ranks of this host read it. So it holds no pointers, and it can move into
- * memory that those ranks share (peers.h). A reader may see a record that is being written; in a rank that waits nothing
- * is written. */
+ * memory that those ranks share (peers.h). A reader may see a record that is being written; in a rank that waits
+ * nothing is written. */
 #pragma once
 
 #include <stdatomic.h>

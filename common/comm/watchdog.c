@@ -130,7 +130,8 @@ static uint64_t situation(void)
     return hash;
 }
 
-/* A new situation is told at once, but for one line a timeout. One that was told is told again after ever longer times. */
+/* A new situation is told at once, but for one line a timeout. One that was told is told again after ever longer
+ * times. */
 static bool is_worth_a_line(void)
 {
     static uint64_t known[KNOWN];

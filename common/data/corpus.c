@@ -107,8 +107,8 @@ static const char *add_text(Corpus *c, const char *path, int file, size_t bytes)
     return NULL;
 }
 
-/* Appends a file of a folder, up to the first zero byte: if there is one it is no text, and is left out. A folder may hold
- * more files than a process may map. */
+/* Appends a file of a folder, up to the first zero byte: if there is one it is no text, and is left out. A folder may
+ * hold more files than a process may map. */
 static const char *append_text(Corpus *c, const char *path, int file, Folder *folder)
 {
     enum { BLOCK = 1 << 20 };
@@ -222,8 +222,8 @@ uint32_t corpus_token(const Corpus *c, int64_t i, int *source)
     }
 }
 
-/* Tokens outside the vocabulary would index past the embedding. Zero bytes come from a file of tokens or numbers in a layout
- * that is not known here. */
+/* Tokens outside the vocabulary would index past the embedding. Zero bytes come from a file of tokens or numbers in a
+ * layout that is not known here. */
 const char *corpus_check(const Corpus *c, int vocab, int rank, int ranks)
 {
     int64_t begin = c->count * rank / ranks, end = c->count * (rank + 1) / ranks;

@@ -32,13 +32,13 @@ typedef struct {
     char *note;    /* one line about what was left out of a folder; NULL: nothing */
 } Corpus;
 
-/* Opens the file or folder `path`. Returns NULL or a complaint. A rank that has too little memory ends the job. corpus_close
- * in either case. */
+/* Opens the file or folder `path`. Returns NULL or a complaint. A rank that has too little memory ends the job.
+ * corpus_close in either case. */
 const char *corpus_open(Corpus *corpus, const char *path);
 void corpus_close(Corpus *corpus);
 
-/* Checks the share of rank `rank` of `ranks`: a token must be below `vocab`, a byte of text must not be zero. Returns NULL or a
- * complaint. */
+/* Checks the share of rank `rank` of `ranks`: a token must be below `vocab`, a byte of text must not be zero. Returns
+ * NULL or a complaint. */
 const char *corpus_check(const Corpus *corpus, int vocab, int rank, int ranks);
 
 /* The file that holds token i. */

@@ -1,8 +1,8 @@
 /* Training data: a stream of tokens, and the rows that a step takes from it.
  *
- * The data is one long row of tokens (corpus.h). Sequence b of step s is a window of it; Philox draws the place from (seed,
- * s, b). So the order of the data depends on the seed and the step alone, not on the number of ranks, and a rank reads only
- * the sequences that it trains on.
+ * The data is one long row of tokens (corpus.h). Sequence b of step s is a window of it; Philox draws the place from
+ * (seed, s, b). So the order of the data depends on the seed and the step alone, not on the number of ranks, and a rank
+ * reads only the sequences that it trains on.
  */
 #pragma once
 
@@ -12,19 +12,20 @@
 
 typedef struct Data Data;
 
-/* Opens a text file, a file of tokens in one of llm.c's layouts, or a folder of one kind: see corpus.h. Returns NULL, with
- * *data set, or a complaint. Checks this rank's share (rank of ranks) of the tokens against `vocab`: together the ranks check
- * them all. Keeps `path`. */
+/* Opens a text file, a file of tokens in one of llm.c's layouts, or a folder of one kind: see corpus.h. Returns NULL,
+ * with *data set, or a complaint. Checks this rank's share (rank of ranks) of the tokens against `vocab`: together the
+ * ranks check them all. Keeps `path`. */
 const char *data_open(Data **data, const char *path, int vocab, int seq, int rank, int ranks);
 void data_close(Data *data);
 
 int64_t data_tokens(const Data *data);
 
-/* Prints what the user should know about the data: what a folder leaves out, and bytes in a vocabulary that is not of bytes.
- * For rank 0. */
+/* Prints what the user should know about the data: what a folder leaves out, and bytes in a vocabulary that is not of
+ * bytes. For rank 0. */
 void data_print_notes(const Data *data);
 
-/* A hash of the count and of up to a million tokens, evenly spaced. Ranks that read different tokens have different hashes. */
+/* A hash of the count and of up to a million tokens, evenly spaced. Ranks that read different tokens have different
+ * hashes. */
 uint64_t data_fingerprint(const Data *data);
 
 typedef struct {

@@ -1,7 +1,7 @@
 /* A folder of data: which of its files are read, in which order, and which are left out.
  *
- * Links are followed. A folder or file that has several names is met once, so a link to a folder above ends there. Files
- * come in order of their names, folder by folder.
+ * Links are followed. A folder or file that has several names is met once, so a link to a folder above ends there.
+ * Files come in order of their names, folder by folder.
  */
 #pragma once
 
@@ -37,7 +37,8 @@ void folder_free(Folder *folder);
 /* Counts a path that the reader of a file leaves out. */
 void folder_leave_out(Folder *folder, LeftOut reason, const char *path);
 
-/* Would the file `path` be read if it lay there, in this folder or below? `path` is without links. Its folder must exist. */
+/* Would the file `path` be read if it lay there, in this folder or below? `path` is without links. Its folder must
+ * exist. */
 bool folder_takes(const Folder *folder, const char *path);
 
 /* One line: how many files and folders were left out, and why; NULL: none. The caller frees it. */

@@ -17,7 +17,8 @@ void expect(Expected *e, const char *group, CommKind kind, double calls, double 
     e->comm[r].payload += bytes * comm_payload_factor(kind, ranks);
 }
 
-/* Elements of n equal shards of `count` elements, all shards together. Each shard is padded to a multiple of SHARD_ALIGN. */
+/* Elements of n equal shards of `count` elements, all shards together. Each shard is padded to a multiple of
+ * SHARD_ALIGN. */
 static size_t padded(size_t count, size_t n)
 {
     size_t step = n * SHARD_ALIGN;
@@ -59,9 +60,9 @@ static ExpectedComm expected_of(const Expected *e, const char *group, CommKind k
     return (ExpectedComm){group, kind, 0, 0};
 }
 
-/* Is the counted payload the formula's, to the byte? A payload is a whole number of bytes times comm_payload_factor. Where the
- * number of ranks is a power of two, doubles hold such sums exactly. Elsewhere each addition of the counter rounds by at most
- * half an epsilon of the sum, and the formula rounds a few times. */
+/* Is the counted payload the formula's, to the byte? A payload is a whole number of bytes times comm_payload_factor.
+ * Where the number of ranks is a power of two, doubles hold such sums exactly. Elsewhere each addition of the counter
+ * rounds by at most half an epsilon of the sum, and the formula rounds a few times. */
 static bool same_payload(CommCount count, double formula, int ranks)
 {
     bool exact = (ranks & (ranks - 1)) == 0;

@@ -2,9 +2,9 @@
  *
  * Why: a scheme states what it sends and what it holds. The ledger proves the statement in every run.
  *
- * The two sides are independent. The measured side comes from the counters in comm.c and memory.c. The scheme computes the
- * expected side from the configuration alone. Both use comm_payload_factor for each kind of collective, and nothing else in
- * common.
+ * The two sides are independent. The measured side comes from the counters in comm.c and memory.c. The scheme computes
+ * the expected side from the configuration alone. Both use comm_payload_factor for each kind of collective, and nothing
+ * else in common.
  */
 #pragma once
 
@@ -29,18 +29,19 @@ typedef struct {
     size_t optimizer_bytes;           /* of the optimizer's state for one element that the rank holds */
 } Expected;
 
-/* Adds `calls` collectives of this kind on this group of `ranks` ranks. `bytes`: the sizes given to all these calls together.
- * Calls for the same group and kind add up in one row. */
+/* Adds `calls` collectives of this kind on this group of `ranks` ranks. `bytes`: the sizes given to all these calls
+ * together. Calls for the same group and kind add up in one row. */
 void expect(Expected *expected, const char *group, CommKind kind, double calls, double bytes, int ranks);
 
-/* Adds the bytes of parameters, gradients and moments that a rank holds under this placement. They are the same on every rank,
- * because shards are padded to equal sizes. Set `optimizer_bytes` first. */
+/* Adds the bytes of parameters, gradients and moments that a rank holds under this placement. They are the same on
+ * every rank, because shards are padded to equal sizes. Set `optimizer_bytes` first. */
 void expect_params(Expected *expected, const ModelConfig *model, Placement placement);
 
 /* Bytes that a rank holds in all. */
 size_t expected_total(const Expected *expected);
 
-/* Prints both tables if `rank0`. A counter that no row expects gets a line, and so does a row whose group this rank does not
- * have. Returns whether all lines agree on this rank: calls and memory exactly, payload to the byte. (A double loses the last
- * byte of the payload only where the number of ranks is no power of two, and calls times payload is above 2e15 bytes.) */
+/* Prints both tables if `rank0`. A counter that no row expects gets a line, and so does a row whose group this rank
+ * does not have. Returns whether all lines agree on this rank: calls and memory exactly, payload to the byte. (A double
+ * loses the last byte of the payload only where the number of ranks is no power of two, and calls times payload is
+ * above 2e15 bytes.) */
 bool ledger_print(const Expected *expected, bool rank0);

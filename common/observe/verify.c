@@ -162,8 +162,8 @@ static double largest_entry(Verify *v, const acc *theirs)
     return largest;
 }
 
-/* [all ranks] Compares every parameter with the twin's and notes the worst. Each rank compares its own shards. `theirs`: the
- * twin's weights or gradients on rank 0, NULL on the others. */
+/* [all ranks] Compares every parameter with the twin's and notes the worst. Each rank compares its own shards.
+ * `theirs`: the twin's weights or gradients on rank 0, NULL on the others. */
 static void compare_all(Verify *v, const Params *params, Kind kind, const acc *theirs, long step)
 {
     Group *control = comm_control();
@@ -234,7 +234,8 @@ void verify_numbers(Verify *v, long step, double loss, double norm)
     note(v, NORM, errors[1], "the norm of the gradients", step);
 }
 
-/* [all ranks] Only the ranks of one group may see that their replicas differ: all ranks agree on the first parameter. */
+/* [all ranks] Only the ranks of one group may see that their replicas differ: all ranks agree on the first
+ * parameter. */
 static void compare_replicas(Verify *v, const Params *params)
 {
     const char *name = params_unequal(params, &v->kernels, &v->replicas);
