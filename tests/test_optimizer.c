@@ -121,9 +121,44 @@ static void schedule_is_applied(void **state)
     params_free(&p);
 }
 
+/* A gradient that is not finite changes neither weights nor moments, of any parameter. */
+static void not_finite_changes_nothing(void **state)
+{
+    (void)state;
+    Kernels kernels = kernels_cpu();
+    const double bad[] = {NAN, INFINITY, -INFINITY};
+    for (int kind = 0; kind < 2; kind++)
+        for (int b = 0; b < 3; b++) {
+            Params p = params_of_ones();
+            for (size_t i = 0; i < p.count; i++) p.grads[i] = 1;
+            p.grads[p.count / 2] = (acc)bad[b];
+            OptimizerConfig c = {.kind = kind ? OPTIMIZER_SGD : OPTIMIZER_ADAMW,
+                                 .lr = 0.1,
+                                 .steps = 1,
+                                 .weight_decay = 0.1,
+                                 .clip = b % 2,
+                                 .beta1 = 0.9,
+                                 .beta2 = 0.95,
+                                 .eps = 1e-8};
+            Optimizer o = optimizer_create(c, &p, &kernels);
+            optimizer_measure(&o, &p, 0);
+            assert_false(isfinite(optimizer_read_norm(&o)));
+            optimizer_step(&o, &p);
+            for (size_t i = 0; i < p.count; i++) {
+                assert_true(p.weights[i] == 1);
+                assert_true(kind || (o.m[i] == 0 && o.v[i] == 0));
+            }
+            optimizer_free(&o);
+            params_free(&p);
+        }
+}
+
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(learning_rate),       cmocka_unit_test(constants_of_the_optimizer),
-    cmocka_unit_test(decay_goes_by_shape), cmocka_unit_test(clipping),
+    cmocka_unit_test(not_finite_changes_nothing),
+    cmocka_unit_test(learning_rate),
+    cmocka_unit_test(constants_of_the_optimizer),
+    cmocka_unit_test(decay_goes_by_shape),
+    cmocka_unit_test(clipping),
     cmocka_unit_test(schedule_is_applied),
 };
 TESTING_MAIN(tests)

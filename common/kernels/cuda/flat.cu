@@ -60,12 +60,15 @@ static __global__ void adamw(real *w, acc *master, acc *m, acc *v, const acc *g,
     acc beta1 = (acc)s->beta1, beta2 = (acc)s->beta2, eps = (acc)s->eps, scale = clip_factor(s);
     acc keep = (acc)(1 - s->lr * weight_decay), rate = (acc)(s->lr / s->correction1);
     acc root2 = (acc)(1 / sqrt(s->correction2)), left1 = (acc)(1 - s->beta1), left2 = (acc)(1 - s->beta2);
-    if (!isfinite(s->squares)) return;
+    bool finite = isfinite(s->squares);
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        acc gi = scale * g[i];
-        m[i] = beta1 * m[i] + left1 * gi;
-        v[i] = beta2 * v[i] + left2 * gi * gi;
-        acc new_weight = keep * master[i] - rate * m[i] / (sqrt(v[i]) * root2 + eps);
+        acc gi = scale * g[i], old_weight = master[i];
+        acc new_m = beta1 * m[i] + left1 * gi;
+        acc new_v = beta2 * v[i] + left2 * gi * gi;
+        acc new_weight = keep * old_weight - rate * new_m / (sqrt(new_v) * root2 + eps);
+        if (!finite) continue; /* after the loads, so that they do not wait for `squares` */
+        m[i] = new_m;
+        v[i] = new_v;
         master[i] = new_weight;
         if ((void *)w != (void *)master) w[i] = to_real(new_weight);
     }
@@ -74,9 +77,10 @@ static __global__ void adamw(real *w, acc *master, acc *m, acc *v, const acc *g,
 static __global__ void sgd(real *w, acc *master, const acc *g, size_t n, double weight_decay, const StepScalars *s)
 {
     acc keep = (acc)(1 - s->lr * weight_decay), rate = (acc)s->lr * clip_factor(s);
-    if (!isfinite(s->squares)) return;
+    bool finite = isfinite(s->squares);
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
         acc new_weight = keep * master[i] - rate * g[i];
+        if (!finite) continue;
         master[i] = new_weight;
         if ((void *)w != (void *)master) w[i] = to_real(new_weight);
     }
