@@ -221,20 +221,30 @@ static void full_seams_change_nothing(void **state)
     rows_free_host(&rows);
 }
 
-/* A chain calls outer, then inner before a unit, and inner, then outer after it. An empty hook is skipped. */
+/* A chain calls outer, inner before a unit, and inner, outer after it. It leaves out a hook that is missing. */
 static void chains_nest(void **state)
 {
     (void)state;
     Recorder recorder = {0};
-    ParameterSeam all = {&recorder, note_before_forward, note_after_forward, note_before_backward, note_after_backward};
-    ParameterSeam after = {.self = &recorder, .after_backward = note_after_forward};
+    ParameterSeam outer = {&recorder, note_before_forward, note_after_forward, note_before_backward,
+                           note_after_backward};
+    /* the same hooks in another order, so that each call says which seam made it */
+    ParameterSeam inner = {&recorder, note_after_backward, note_before_backward, note_after_forward,
+                           note_before_forward};
+    ParameterSeam little = {.self = &recorder, .after_backward = note_after_forward};
     SeamChain chain[2];
-    ParameterSeam two = seam_chain(&chain[0], after, all), three = seam_chain(&chain[1], two, after);
+    ParameterSeam two = seam_chain(&chain[0], inner, outer), three = seam_chain(&chain[1], little, two);
     three.before_forward(three.self, 1);
+    assert_string_equal(recorder.calls, "f1 B1 ");
+    recorder.calls[0] = '\0';
     three.after_forward(three.self, 1);
+    assert_string_equal(recorder.calls, "b1 F1 ");
+    recorder.calls[0] = '\0';
     three.before_backward(three.self, 1);
+    assert_string_equal(recorder.calls, "b1 F1 ");
+    recorder.calls[0] = '\0';
     three.after_backward(three.self, 1);
-    assert_string_equal(recorder.calls, "f1 F1 b1 F1 B1 F1 ");
+    assert_string_equal(recorder.calls, "F1 f1 B1 ");
 }
 
 /* The last micro-step reduces. With reduces_each every micro-step does. */
