@@ -40,12 +40,14 @@ const char *axis_name(Axis axis)
 
 const char *shape_check(Shape shape, int ranks)
 {
-    if (shape_ranks(shape) == ranks) return NULL;
+    double needed = 1; /* the product of the sizes may be larger than any int */
     char axes[128] = "";
+    for (int a = 0; a < AXES; a++) needed *= shape.size[a];
+    if (needed == ranks) return NULL;
     for (int a = 0; a < AXES; a++)
         if (shape.size[a] > 1)
             snprintf(axes + strlen(axes), sizeof axes - strlen(axes), " --%s %d", axis_name((Axis)a), shape.size[a]);
-    return complain("the mesh%s needs %d ranks; there are %d", *axes ? axes : " of one", shape_ranks(shape), ranks);
+    return complain("the mesh%s needs %.0f ranks; there are %d", *axes ? axes : " of one", needed, ranks);
 }
 
 Mesh mesh_create(Group *world, Shape shape)
