@@ -72,9 +72,45 @@ static void numbers(void **state)
     expect(parse_flag("--\x1b[31mred", &x), "--\\x1b[31mred: unknown", "an unknown flag that colours the terminal");
 }
 
+/* A flag may be shortened as long as one flag alone begins so. */
+static void shortened(void **state)
+{
+    (void)state;
+    long set[4] = {0};
+    const Option rows[] = {
+        {"steps", OPTION_INT, 0, NULL, .max = 9, .help = ""},
+        {"step", OPTION_SWITCH, sizeof(long), NULL, .max = 9, .help = ""},
+        {"strategy", OPTION_INT, 2 * sizeof(long), NULL, .max = 9, .help = ""},
+        {"hold", OPTION_INT, 3 * sizeof(long), NULL, .max = 9, .help = ""},
+    };
+    OptionTable table = {"flags", rows, 4, set};
+    static const struct {
+        const char *flag, *want;
+    } cases[] = {
+        {"--st=3", "--st=3: ambiguous; could be --steps, --step, --strategy"},
+        {"--s", "--s: ambiguous; could be --steps, --step, --strategy"},
+        {"--h=3", "--h=3: ambiguous; could be --hold, --help"},
+        {"--stx=3", "--stx=3: unknown flag; --help lists the flags"},
+        {"--steps=3", NULL},
+        {"--step", NULL},
+        {"--str=4", NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char program[] = "program", flag[32];
+        snprintf(flag, sizeof flag, "%s", cases[i].flag);
+        char *argv[] = {program, flag, NULL};
+        int help;
+        const char *complaint = options_parse(&table, 1, 2, argv, &help);
+        if (!cases[i].want != !complaint || (complaint && strcmp(complaint, cases[i].want) != 0))
+            fail_msg("%s: got %s", flag, complaint ? complaint : "no complaint");
+    }
+    assert_true(set[0] == 3 && set[1] == 1 && set[2] == 4 && set[3] == 0);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(complaints),
     cmocka_unit_test(numbers),
+    cmocka_unit_test(shortened),
 };
 
 TESTING_MAIN(tests)

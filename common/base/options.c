@@ -63,7 +63,9 @@ static const char *set(const OptionTable *table, int row, const char *text)
     case OPTION_CHOICE:
         if (!is_choice(o->choices, text)) return complain("--%s %s: must be one of %s", o->name, text, o->choices);
         break;
-    case OPTION_TEXT: break;
+    case OPTION_TEXT: /* a text with an operand is a name, a file or a list; one without may be empty */
+        if (o->operand && !*text) return complain("--%s \"\": must not be empty; give %s", o->name, o->operand);
+        break;
     }
     *(const char **)member(table, row) = text;
     return NULL;
@@ -78,6 +80,22 @@ static void set_initial(const OptionTable *table, int row)
         *(double *)member(table, row) = strtod(o->initial, NULL);
     else
         *(long *)member(table, row) = strtol(o->initial, NULL, 10);
+}
+
+/* The complaint about a flag that getopt_long does not take: no flag begins with it, or several do. */
+static const char *complain_unknown(const char *flag, const struct option *known)
+{
+    char candidates[VALUE_MAX] = "";
+    int count = 0;
+    size_t used = 0, length = strcspn(flag, "=");
+    for (const struct option *k = known; k->name && length > 2; k++) {
+        if (strncmp(k->name, flag + 2, length - 2) != 0) continue;
+        if (used < sizeof candidates)
+            used += (size_t)snprintf(candidates + used, sizeof candidates - used, "%s--%s", count ? ", " : "", k->name);
+        count++;
+    }
+    if (count < 2) return complain("%s: unknown flag; --help lists the flags", flag);
+    return complain("%s: ambiguous; could be %s", flag, candidates);
 }
 
 const char *options_parse(const OptionTable *tables, int table_count, int argc, char **argv, int *help)
@@ -117,7 +135,7 @@ const char *options_parse(const OptionTable *tables, int table_count, int argc, 
             if (code == ':') return complain("%s: needs a value; --help lists the flags", flag);
             if (optopt >= 256 || optopt == HELP) return complain("%s: takes no value; --help lists the flags", flag);
             if (optopt) return complain("-%c: unknown flag; --help lists the flags", optopt);
-            return complain("%s: unknown or ambiguous flag; --help lists the flags", flag);
+            return complain_unknown(flag, known);
         } else {
             const OptionTable *table = where[code - 256].table;
             const Option *o = &table->rows[where[code - 256].row];
