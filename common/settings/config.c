@@ -1,8 +1,10 @@
 #include "settings/config.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/bug.h"
 #include "base/error.h"
@@ -97,11 +99,29 @@ static const char *choose_variants(Config *c)
     char list[256];
     if (snprintf(list, sizeof list, "%s", c->kernel) >= (int)sizeof list)
         return complain("--kernel %s: must be shorter than %zu characters", c->kernel, sizeof list);
-    for (char *choice = strtok(list, ","); choice; choice = strtok(NULL, ",")) {
+    char *rest = *list ? list : NULL, *choice;
+    while ((choice = strsep(&rest, ","))) {
+        if (!*choice) return complain("--kernel %s: a choice is empty; give ENTRY=VARIANT,...", c->kernel);
         const char *complaint = kernels_choose(&c->kernels, choice);
         if (complaint) return complaint;
     }
     return NULL;
+}
+
+/* Refuses a batch whose rows do not fit into this host's memory, however the model is split: each rank has six numbers
+ * for each row of a step, in the host's memory and in the backend's, and three buffers of whole rows for a
+ * micro-step. --show allocates nothing. */
+static const char *check_rows(const Config *c, int data_ranks)
+{
+    bool cpu = strcmp(c->kernels.backend, "cpu") == 0;
+    double rows = (double)c->batch * (double)c->seq / data_ranks, gib = 1073741824;
+    double least = 6 * sizeof(int) * rows;
+    if (cpu) least = 2 * least + 3 * sizeof(real) * c->architecture.width * rows / (double)c->accumulate;
+    double there = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    if (*c->show || least <= there) return NULL;
+    return complain("--batch %ld: with --seq %ld and --accumulate %ld a rank's rows need more than %.0f GiB; this host "
+                    "has %.0f GiB",
+                    c->batch, c->seq, c->accumulate, floor(least / gib), there / gib);
 }
 
 const char *config_finish(Config *c, int data_ranks, int local_rank)
@@ -116,7 +136,7 @@ const char *config_finish(Config *c, int data_ranks, int local_rank)
     if (c->batch > INTS_MAX / 8 / c->seq)
         return complain("--batch %ld: times --seq %ld must be at most %d", c->batch, c->seq, INTS_MAX / 8);
     if (c->warmup > c->steps) c->warmup = c->steps;
-    return NULL;
+    return check_rows(c, data_ranks);
 }
 
 DataOrder config_data_order(const Config *c)
