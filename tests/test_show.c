@@ -34,7 +34,7 @@ static char *shown(Shape shape, Placement placement)
 /* Who holds the parameter, as the text says; valid until the next call. */
 static const char *holders(const char *text, const char *parameter)
 {
-    static char line[400];
+    static char line[4000];
     const char *at = strstr(text, parameter);
     CHECK(at);
     snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
@@ -74,9 +74,35 @@ static void one_split(void **state)
                         "0: rows 0 to 63 | 1: rows 64 to 127 | 2: rows 128 to 191 | 3: rows 192 to 255");
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+    return strlen(text) >= strlen(end) && strcmp(text + strlen(text) - strlen(end), end) == 0;
+}
+
+/* The first 64 ranks are printed. Every row names a holder, and says so exactly if ranks that are not printed hold
+ * some of the parameter. */
+static void more_ranks_than_are_printed(void **state)
+{
+    (void)state;
+    Shape shape = {{[AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_FSDP] = 1000, [AXIS_DP] = 1}};
+    const char *text = shown(shape, (Placement){.by = SHARD_UNITS});
+    assert_string_equal(holders(text, "model.norm.weight"), "ranks from 64 on");
+    assert_string_equal(holders(text, "layers.1.input_layernorm.weight"), "0: rows 0 to 7 | 1: rows 8 to 15");
+    assert_true(ends_with(holders(text, "model.embed_tokens.weight"), "63: elements 504 to 511 | ranks from 64 on"));
+    assert_null(strstr(text, "|  |"));
+    shape.size[AXIS_TP] = 2;
+    text = shown(shape, (Placement){.by = SHARD_UNITS});
+    assert_true(ends_with(holders(text, "layers.1.mlp.down_proj.weight"), "columns 12 to 23 (fsdp ranks from 64 on)"));
+    Shape tp = {{[AXIS_TP] = 128, [AXIS_CP] = 1, [AXIS_FSDP] = 1, [AXIS_DP] = 1}};
+    text = shown(tp, (Placement){0});
+    assert_true(ends_with(holders(text, "model.embed_tokens.weight"), "63: rows 126 to 127 | ranks from 64 on"));
+    assert_string_equal(holders(text, "model.norm.weight"), "whole on all");
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(several_splits_at_once),
     cmocka_unit_test(one_split),
+    cmocka_unit_test(more_ranks_than_are_printed),
 };
 
 TESTING_MAIN(tests)

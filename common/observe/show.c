@@ -71,11 +71,13 @@ static void holders_free(Holders *h)
 }
 
 /* "0: rows 0 to 63 | 1: rows 64 to 127": the shards of view n. A shard that does not begin and end with whole rows is
- * printed in elements. Rows are counted in the whole parameter, elements in this rank's block. */
+ * printed in elements. Rows are counted in the whole parameter, elements in this rank's block. If the printed ranks do
+ * not hold all of the view, the others are named at the end. */
 static void print_shards(const Params *held, int n, int parts, const char *separator)
 {
     const View *v = &held[0].view[n];
     const char *between = "";
+    size_t printed = 0;
     for (int r = 0; r < parts; r++)
         for (int i = 0; i < held[r].shards; i++) {
             Overlap o = params_overlap(v, &held[r].shard[i]);
@@ -85,7 +87,9 @@ static void print_shards(const Params *held, int n, int parts, const char *separ
             if (rows) begin = begin / cols + (size_t)v->row0, end = end / cols + (size_t)v->row0;
             printf("%s%d: %s %zu to %zu", between, r, rows ? "rows" : "elements", begin, end - 1);
             between = separator;
+            printed += o.count;
         }
+    if (printed < v->size) printf("%sranks from %d on", between, RANKS_DRAWN);
 }
 
 /* "rows 0 to 63" or "columns 0 to 63": the block that one rank along tp holds. */
@@ -121,6 +125,7 @@ static void print_holders(const Holders *h, int n, Shape shape)
         print_shards(held, n, h->parts, ", ");
         printf(")");
     }
+    if (shape.size[AXIS_TP] > h->tp) printf(" | %sranks from %d on", sharded ? "tp " : "", RANKS_DRAWN);
 }
 
 static void show_shards(const ModelConfig *model, Shape shape, Placement placement)
@@ -135,8 +140,7 @@ static void show_shards(const ModelConfig *model, Shape shape, Placement placeme
         snprintf(text, sizeof text, v->vector ? "[%d]" : "[%d, %d]", v->vector ? v->cols : v->rows, v->cols);
         printf("%-50s %14s %12zu  ", v->name, text, v->size);
         print_holders(&h, n, shape);
-        printf("%s\n",
-               tp > RANKS_DRAWN || (h.parts > 1 && parts > RANKS_DRAWN) ? " | and perhaps ranks from 64 on" : "");
+        printf("\n");
     }
     if (tp > 1)
         printf("%zu parameters; each of %d ranks along tp holds %zu, padding and copies included\n", whole.count, tp,
