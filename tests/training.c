@@ -99,7 +99,8 @@ void training_ledger(char *text, size_t size, const Expected *e, const Counters 
         long made = now.count[g][want->kind].calls - before->count[g][want->kind].calls;
         double sent = now.count[g][want->kind].payload - before->count[g][want->kind].payload;
         expected_calls += (long)want->calls;
-        if ((double)made != want->calls || !(fabs(sent - want->payload) <= 1e-9 * want->payload))
+        /* A byte changes a payload by its factor, which is at least 1/2. A smaller difference comes from rounding. */
+        if ((double)made != want->calls || !(fabs(sent - want->payload) < 0.25))
             snprintf(text, size, "%s %s: %ld calls %.0f bytes, formula %.0f calls %.0f bytes", want->group,
                      comm_kind_name(want->kind), made, sent, want->calls, want->payload);
     }
