@@ -16,8 +16,8 @@ typedef struct {
     DdpOptions ddp;
     TensorOptions tensor;
     bool recompute;
-    int slow_rank; /* this rank sleeps in its hooks; -1: no rank does */
-    bool tampered; /* after the last step the test changes a weight of the last rank */
+    int slow_rank;        /* this rank sleeps in its hooks; -1: no rank does */
+    const char *tampered; /* after the last step the test changes the last rank's values of this parameter; or NULL */
 } Case;
 
 /* The largest error of each kind over the ranks of the case, in the metric of --verify. */
@@ -27,6 +27,7 @@ typedef struct {
     double whole;                  /* weights after step 2, on ranks that keep whole weights */
     char where[64];                /* the parameter with the largest error */
     bool replicas_equal;           /* replicas have the same weights, bit for bit */
+    char unequal[64];              /* the parameter in which the last rank's replicas differ; or empty */
     bool same_numbers;             /* all ranks along tp have the same loss and norm, bit for bit */
     bool padding_is_zero;          /* weights and gradients of the vocabulary's padding */
     char ledger[160];              /* the first count or number of bytes that differs from its formula; or empty */

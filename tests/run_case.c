@@ -1,6 +1,7 @@
 /* Trains one case beside a single device. The training step is that of the main.c files, with the schemes of the
  * case. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -152,6 +153,20 @@ static void destroy(Run *run)
     batch_free(&run->batch);
 }
 
+/* Adds 1 to the values of a parameter that this rank has. */
+static void tamper(const Params *p, const char *name)
+{
+    const View *v = params_find(p, name);
+    CHECK(v);
+    for (int i = 0; i < p->shards; i++) {
+        Overlap o = params_overlap(v, &p->shard[i]);
+        for (size_t e = 0; e < o.count; e++) p->shard[i].master[o.in_shard + e] += 1;
+    }
+    const Unit *unit = &p->unit[v->unit];
+    for (size_t e = 0; e < v->size && p->placement.whole_weights; e++)
+        unit->weights[v->offset - unit->offset + e] = (real)1e6;
+}
+
 static void step_and_compare(Run *run, Run *twin, const Case *c, const CaseGroups *g, long step, Outcome *out)
 {
     Params *ours = &run->model->params, *theirs = &twin->model->params;
@@ -216,8 +231,10 @@ static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
     out.weight = worst_error(ours, MASTERS, theirs, theirs->shard[0].master, &out);
     if (ours->placement.whole_weights || ours->placement.by == SHARD_NOTHING)
         out.whole = worst_error(ours, WHOLE_WEIGHTS, theirs, theirs->shard[0].master, &out);
-    if (c->tampered && group_rank(g->mesh.world) == case_ranks(c) - 1) ours->weights[0] += 1;
-    out.replicas_equal = params_unequal(ours, &kernels, &replicas) == NULL && out.replicas_equal;
+    if (c->tampered && group_rank(g->mesh.world) == case_ranks(c) - 1) tamper(ours, c->tampered);
+    const char *unequal = params_unequal(ours, &kernels, &replicas);
+    snprintf(out.unequal, sizeof out.unequal, "%s", unequal ? unequal : "");
+    out.replicas_equal = !unequal && out.replicas_equal;
     out.padding_is_zero = padding_is_zero(ours);
     out.most_layers = w.most_layers;
     out.ahead = w.ahead;
@@ -245,6 +262,7 @@ Outcome run_case(const Case *c, const char *path)
     for (int e = 0; e < 6; e++) comm_all_reduce(comm_control(), errors[e], 1, COMM_DOUBLE, COMM_MAX);
     int64_t counts[] = {!out.replicas_equal, !out.same_numbers, !out.padding_is_zero, out.most_layers, out.ahead};
     comm_all_reduce(comm_control(), counts, 5, COMM_INT64, COMM_MAX);
+    comm_broadcast(comm_control(), out.unequal, sizeof out.unequal, COMM_BYTE, case_ranks(c) - 1);
     out.replicas_equal = !counts[0];
     out.same_numbers = !counts[1];
     out.padding_is_zero = !counts[2];

@@ -69,12 +69,14 @@ static void replicas_are_compared(void **state)
 {
     (void)state;
     static const char *const strategies[] = {"ddp", "zero1", "zero2", "hsdp"};
+    static const char *const tampered[] = {"", "model.norm.weight", "model.layers.0.mlp.down_proj.weight"};
     for (int s = 0; s < 4; s++)
-        for (int tampered = 0; tampered < 2; tampered++) {
+        for (int t = 0; t < 3; t++) {
             Case c = case_of(strategies[s], 55);
-            c.tampered = tampered;
-            assert_together(run_case(&c, training_tokens()).replicas_equal == !tampered, "%s, tampered %d",
-                            strategies[s], tampered);
+            if (t > 0) c.tampered = tampered[t];
+            Outcome out = run_case(&c, training_tokens());
+            assert_together(out.replicas_equal == !c.tampered && strcmp(out.unequal, tampered[t]) == 0,
+                            "%s, tampered %s: %s differs", strategies[s], tampered[t], out.unequal);
         }
 }
 
