@@ -90,6 +90,35 @@ static void packed_documents(void **state)
     rows_free_host(&packed);
 }
 
+/* A micro-step of fewer rows than the model has room for, after one that filled it, gives the loss and the gradients of
+ * a model that has room for these rows alone. */
+static void fewer_rows_than_there_is_room_for(void **state)
+{
+    (void)state;
+    Random r = {.seed = 26};
+    Kernels kernels = kernels_cpu();
+    for (int recompute = 0; recompute < 2; recompute++)
+        for (int round = 0; round < 4; round++) {
+            ModelConfig c = random_model(&r, 8);
+            Rows many = random_rows(&r, 3, 8, c.vocab, 0), few = rows_slice(&many, 0, 8);
+            Model *m[2];
+            double loss[2];
+            for (int i = 0; i < 2; i++) {
+                m[i] = model_create_part(&c, &kernels, i ? few.count : many.count, (ModelPart){.recompute = recompute});
+                params_init(&m[i]->params, &kernels, 5);
+                if (i == 0) loss_of(m[i], &many), model_backward(m[i], m[i]->activations);
+                model_zero_grads(m[i]);
+                loss[i] = loss_of(m[i], &few);
+                model_backward(m[i], m[i]->activations);
+            }
+            assert_true(fabs(loss[0] - loss[1]) <= ROUNDING * loss[1]);
+            assert_true(error_of(m[0]->params.grads, m[1]->params.grads, m[1]->params.count) <= ROUNDING);
+            model_free(m[0]);
+            model_free(m[1]);
+            rows_free_host(&many);
+        }
+}
+
 static void no_counted_label(void **state)
 {
     (void)state;
@@ -147,7 +176,8 @@ static void counts_of_presets(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(finite_differences),    cmocka_unit_test(packed_documents),  cmocka_unit_test(no_counted_label),
-    cmocka_unit_test(memory_is_the_formula), cmocka_unit_test(counts_of_presets),
+    cmocka_unit_test(finite_differences), cmocka_unit_test(packed_documents),
+    cmocka_unit_test(no_counted_label),   cmocka_unit_test(memory_is_the_formula),
+    cmocka_unit_test(counts_of_presets),  cmocka_unit_test(fewer_rows_than_there_is_room_for),
 };
 TESTING_MAIN(tests)

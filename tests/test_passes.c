@@ -159,8 +159,32 @@ static void parts_make_the_whole(void **state)
             }
 }
 
+/* What the backward pass of the inputs keeps of one layer for that of the weights: the gradients of the four products'
+ * outputs. Those of the stream are of this rank's rows alone. */
+static void bytes_of_layer_grads(void **state)
+{
+    (void)state;
+    const int splits[][2] = {{1, 0}, {2, 0}, {2, 1}}; /* tp, sp */
+    for (int s = 0; s < 3; s++) {
+        int tp = splits[s][0], sp = splits[s][1];
+        Problem p = {0};
+        create(&p, tp, sp, false);
+        size_t rows = 2 * SEQ, stream = sp ? rows / 2 : rows, width = (size_t)p.model->whole.width;
+        size_t head = (size_t)p.model->whole.head_dim, heads = 4 / (size_t)tp, kv_heads = 1, ff = 14 / (size_t)tp;
+        size_t want = (2 * stream * width + rows * 2 * ff + rows * (heads + 2 * kv_heads) * head) * sizeof(real);
+        size_t before = memory_held(MEMORY_ACTIVATIONS), total = memory_total();
+        LayerGrads later = layer_grads_create(p.model);
+        size_t held = memory_held(MEMORY_ACTIVATIONS) - before, all = memory_total() - total;
+        assert_together(held == want && all == want, "tp %d, sp %d: %zu bytes, formula %zu", tp, sp, held, want);
+        layer_grads_free(&later);
+        assert_together(memory_total() == total, "tp %d, sp %d: not all is freed", tp, sp);
+        destroy(&p, tp);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(parts_make_the_whole),
+    cmocka_unit_test(bytes_of_layer_grads),
 };
 
 TESTING_MAIN(tests)
