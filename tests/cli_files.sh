@@ -36,3 +36,10 @@ refused_alone "a number too close to 0" "--lr 1e-400: too close to 0 for a doubl
 long=$(head -c 9000 /dev/zero | tr '\0' 9)
 refused_alone "a long value, with the reason after it" "99: must be a whole number from 1 to 2147483647" $nano --steps "$long"
 refused_alone "a value that colours the terminal" '--model \x1b[31mred\xff: neither a preset' --model "$(printf '\033[31mred\377')"
+refused_alone "a flag that several begin with" "--st: ambiguous; could be --steps, --step" $nano --st 3
+refused_alone "an empty file name" '--log "": must not be empty; give FILE' $nano --log ""
+refused_alone "an empty choice of kernels" "--kernel ,: a choice is empty" $nano --kernel ,
+refused_alone "terabytes of rows" "--batch 268435455: with --seq 1 and --accumulate 1 a rank's rows need more than" --model 1b --data LICENSE --batch 268435455 --seq 1
+ddp=build/fp32/tiny-megatron
+refused_alone "a mesh of more ranks than an int holds" "the mesh --tp 65536 --dp 65537 needs 4295032832 ranks; there are 65536" --show mesh --world 65536 --tp 65536 --dp 65537
+ddp=build/fp32/tiny-ddp
