@@ -91,7 +91,7 @@ static void packed_documents(void **state)
 }
 
 /* A micro-step of fewer rows than the model has room for, after one that filled it, gives the loss and the gradients of
- * a model that has room for these rows alone. */
+ * a model that has room for these rows alone. What lies behind these rows in the buffers stays as it was. */
 static void fewer_rows_than_there_is_room_for(void **state)
 {
     (void)state;
@@ -108,8 +108,13 @@ static void fewer_rows_than_there_is_room_for(void **state)
                 params_init(&m[i]->params, &kernels, 5);
                 if (i == 0) loss_of(m[i], &many), model_backward(m[i], m[i]->activations);
                 model_zero_grads(m[i]);
+                const Activations *a = m[i]->activations;
+                size_t used = (size_t)few.count * (size_t)c.width;
+                real *behind[] = {a->layer[0].n1 + used, a->layer[0].n2 + used, a->n_final + used};
+                for (int k = 0; k < 3 && i == 0; k++) *behind[k] = real_of(777);
                 loss[i] = loss_of(m[i], &few);
                 model_backward(m[i], m[i]->activations);
+                for (int k = 0; k < 3 && i == 0; k++) assert_true(real_double(*behind[k]) == 777);
             }
             assert_true(fabs(loss[0] - loss[1]) <= ROUNDING * loss[1]);
             assert_true(error_of(m[0]->params.grads, m[1]->params.grads, m[1]->params.count) <= ROUNDING);
