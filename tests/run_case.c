@@ -153,7 +153,7 @@ static void destroy(Run *run)
     batch_free(&run->batch);
 }
 
-/* Adds 1 to the values of a parameter that this rank has. */
+/* Changes the values of a parameter that this rank has: in its shards, and in the whole weights if it keeps them. */
 static void tamper(const Params *p, const char *name)
 {
     const View *v = params_find(p, name);
