@@ -201,7 +201,7 @@ static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
     Kernels kernels = kernels_cpu();
     Run twin = create_twin(c, data, &kernels);
     Run run = {.batch = batch_create(data, training_order(&c->t, c->fsdp * c->dp), c->t.accumulate,
-                                     batch_share(&g->mesh), &kernels)};
+                                     batch_share(&g->mesh, (Cut){0}), &kernels)};
     size_t held[MEMORY_CATEGORIES];
     for (int m = 0; m < MEMORY_CATEGORIES; m++) held[m] = memory_held((MemoryCategory)m);
     create(&run, c, g, &kernels);

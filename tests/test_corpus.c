@@ -38,7 +38,7 @@ static void text_and_folders(void **state)
     assert_null(data_open(&data, dir, 256, 9, 0, 1));
     assert_int_equal(data_tokens(data), 10); /* helloworld */
     Rows rows = rows_create(9);
-    data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = 9}, 0, 0, 1, 0, &rows);
+    data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = 9}, 0, 0, 1, &rows);
     const char text[] = "helloworld"; /* one window fits, so it must be this one */
     for (int t = 0; t < 9; t++) {
         assert_int_equal(rows.token[t], text[t]);
@@ -88,7 +88,7 @@ static void assert_reads(const char *path, int vocab, int count, const int *toke
     if (complaint) fail_msg("%s", complaint);
     assert_int_equal(data_tokens(data), count);
     Rows rows = rows_create(count - 1);
-    data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = count - 1}, 0, 0, 1, 0, &rows);
+    data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = count - 1}, 0, 0, 1, &rows);
     assert_memory_equal(rows.token, tokens, (size_t)(count - 1) * sizeof(int));
     assert_memory_equal(rows.label, tokens + 1, (size_t)(count - 1) * sizeof(int));
     rows_free(&rows);
@@ -155,7 +155,7 @@ static void token_folders(void **state)
     Rows rows = rows_create(4);
     bool seen[3] = {false};
     for (int step = 0; step < 60; step++) {
-        data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = 4}, step, 0, 1, 0, &rows);
+        data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = 4}, step, 0, 1, &rows);
         for (int t = 0; t < 4; t++)
             assert_true(rows.token[t] == rows.token[0] + t && rows.label[t] == rows.token[t] + 1);
         assert_true(rows.token[0] >= 10 && rows.token[0] <= 12);

@@ -29,14 +29,13 @@ static void data_order(void **state)
     assert_null(data_open(&data, path, 50, 10, 0, 1));
     DataOrder order = {.seed = 3, .batch = 600, .seq = 10, .ignore = 0.4};
     Rows all = rows_create(6000), part = rows_create(10);
-    data_read(data, order, 5, 0, 600, 0, &all);
+    data_read(data, order, 5, 0, 600, &all);
     int full = 0, empty = 0;
     for (int b = 0; b < 600; b++) {
-        data_read(data, order, 5, b, 1, b * 10, &part);
+        data_read(data, order, 5, b, 1, &part);
         Rows there = rows_slice(&all, b * 10, 10);
         assert_memory_equal(part.token, there.token, 10 * sizeof(int));
         assert_memory_equal(part.label, there.label, 10 * sizeof(int));
-        assert_memory_equal(part.id, there.id, 10 * sizeof(int));
         full += rows_counted(&part) == 10;
         empty += rows_counted(&part) <= 2;
     }
@@ -44,23 +43,23 @@ static void data_order(void **state)
     assert_true(fabs(kept - 0.6) < 0.05 && full > 10 && empty > 10);
     int first = all.token[0], same = 0;
     for (int s = 0; s < 20; s++) {
-        data_read(data, order, s, 0, 1, 0, &part);
+        data_read(data, order, s, 0, 1, &part);
         same += part.token[0] == first;
     }
     assert_true(same < 10); /* other steps read other places */
     same = 0;
     for (int b = 0; b + 1 < 50; b++) { /* and not the places of their neighbours */
-        data_read(data, order, 6, b, 1, 0, &part);
+        data_read(data, order, 6, b, 1, &part);
         same += memcmp(part.token, all.token + (b + 1) * 10, 10 * sizeof(int)) == 0;
     }
     order.seed = 4;
     for (int b = 0; b < 50; b++) { /* nor does another seed */
-        data_read(data, order, 5, b, 1, 0, &part);
+        data_read(data, order, 5, b, 1, &part);
         same += memcmp(part.token, all.token + b * 10, 10 * sizeof(int)) == 0;
     }
     assert_true(same < 5);
     for (order.ignore = 0; order.ignore <= 1; order.ignore += 0.25) {
-        data_read(data, order, 5, 0, 600, 0, &all);
+        data_read(data, order, 5, 0, 600, &all);
         assert_true(fabs((double)rows_counted(&all) / 6000 - (1 - order.ignore)) < 0.05);
     }
     rows_free(&all), rows_free(&part);
@@ -78,7 +77,7 @@ static void data_windows_and_fingerprint(void **state)
     Rows rows = rows_create(10);
     bool first = false, last = false;
     for (int s = 0; s < 60; s++) {
-        data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = 10}, s, 0, 1, 0, &rows);
+        data_read(data, (DataOrder){.seed = 1, .batch = 1, .seq = 10}, s, 0, 1, &rows);
         first = first || rows.token[0] == 'a';
         last = last || rows.label[9] == 'l';
     }

@@ -39,7 +39,7 @@ static void equals_single_device(void **state)
 /* Splits the batch over the ranks of the group. */
 static BatchShare group_share(Group *group)
 {
-    return (BatchShare){group_rank(group), group_size(group), group};
+    return (BatchShare){.reader = group_rank(group), .readers = group_size(group), .rows_group = group};
 }
 
 /* Under every mesh micro-step m is sequences [m B/A, (m+1) B/A), and rank r reads the r-th part of them. */
@@ -59,7 +59,7 @@ static void batch_is_cut_by_micro_step(void **state)
     bool good = batch.counted == B * SEQ;
     for (int m = 0; m < ACCUMULATE; m++) {
         Rows rows = batch_micro_step(&batch, m);
-        data_read(data, order, 4, m * (B / ACCUMULATE) + 2 * me, 2, 2 * me * SEQ, &want);
+        data_read(data, order, 4, m * (B / ACCUMULATE) + 2 * me, 2, &want);
         good = good && memcmp(rows.token, want.token, 2 * SEQ * sizeof(int)) == 0 &&
                memcmp(rows.id, want.id, 2 * SEQ * sizeof(int)) == 0;
     }

@@ -59,8 +59,8 @@ const Strategy *strategy_find(const char *name)
 ShardGroups sharding_groups(const Mesh *mesh)
 {
     ShardGroups groups = {0};
-    groups.gather = mesh_group(mesh, ALONG_FSDP, "gather");
-    groups.reduce = mesh_group(mesh, ALONG_FSDP, "reduce");
+    groups.gather = mesh_group(mesh, ALONG_SHARDS, "gather");
+    groups.reduce = mesh_group(mesh, ALONG_SHARDS, "reduce");
     groups.replicate = mesh_group(mesh, ALONG_DP, "dp");
     return groups;
 }

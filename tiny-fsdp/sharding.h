@@ -99,7 +99,8 @@ struct Sharding {
 /* The strategy called `name`; NULL if there is none. */
 const Strategy *strategy_find(const char *name);
 
-/* [all ranks of the mesh] Makes the groups: along fsdp twice, and along dp. */
+/* [all ranks of the mesh] Makes the groups: along fsdp and cp twice, and along dp. Ranks along cp compute
+ * different rows with the same weights, so they shard these like ranks along fsdp. */
 ShardGroups sharding_groups(const Mesh *mesh);
 
 /* [all ranks] Allocates the strategy's buffers; sharding_seam then gives the hooks. `params` must be created with the

@@ -181,7 +181,7 @@ static void expect_fsdp(Expected *e, const Params *p, const Sizes *s, const Shar
 
 void sharding_expect(Expected *e, const Params *params, const ShardingOptions *o, Shape shape, int A, long steps)
 {
-    int n = shape.size[AXIS_FSDP], dp = shape.size[AXIS_DP];
+    int n = shape_size(shape, ALONG_SHARDS), dp = shape.size[AXIS_DP];
     if (is(o, "ddp")) {
         ddp_expect(e, params, (DdpOptions){.bucket_mb = 1}, dp, steps);
         return;

@@ -90,7 +90,7 @@ static void show_ahead(int layers, bool again)
 
 void sharding_show_plan(const ModelConfig *model, const ShardingOptions *o, Shape shape, int A)
 {
-    int n = shape.size[AXIS_FSDP], dp = shape.size[AXIS_DP], layers = model->layers;
+    int n = shape_size(shape, ALONG_SHARDS), dp = shape.size[AXIS_DP], layers = model->layers;
     if (is(o, "ddp")) {
         ddp_show_plan(model, (DdpOptions){.overlap = o->prefetch, .bucket_mb = 1}, A);
         return;

@@ -52,6 +52,17 @@ static const struct {
     [BUG_local_softmax] = {"local_softmax", "tiny-megatron",
                            "each rank normalizes the softmax over its own part of the vocabulary instead of the whole",
                            "test_megatron_bugs: the loss; --verify"},
+    [BUG_shift_after_cut] = {"shift_after_cut", "tiny-cp",
+                             "a rank takes the next token of its own rows for the label, after the sequence was cut: "
+                             "the last row of each chunk learns a wrong token",
+                             "test_cp_bugs: the loss; --verify"},
+    [BUG_local_positions] = {"local_positions", "tiny-cp",
+                             "RoPE turns by the place of a row on its rank instead of its place in the sequence",
+                             "test_cp_bugs: the loss; --verify"},
+    [BUG_lse_not_merged] = {"lse_not_merged", "tiny-cp",
+                            "each block of keys is normalized by its own softmax, and replaces the result of the "
+                            "blocks before it",
+                            "test_cp_bugs: the loss; --verify"},
 };
 
 #ifdef BUGS

@@ -23,6 +23,9 @@ typedef enum {
     BUG_count_copies_in_norm,
     BUG_skip_norm_sum,
     BUG_local_softmax,
+    BUG_shift_after_cut,
+    BUG_local_positions,
+    BUG_lse_not_merged,
     BUGS_KNOWN
 } BugName;
 

@@ -22,6 +22,7 @@ enum {
     ALONG_FSDP = 1 << AXIS_FSDP,
     ALONG_DP = 1 << AXIS_DP,
     ALONG_SEQUENCES = ALONG_FSDP | ALONG_DP, /* along these axes, ranks read different sequences */
+    ALONG_SHARDS = ALONG_FSDP | ALONG_CP,    /* along these axes, sharding trainers split the model */
     ALONG_ROWS = ALONG_SEQUENCES | ALONG_CP, /* along these axes, ranks compute different rows */
 };
 

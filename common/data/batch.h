@@ -4,17 +4,21 @@
  * sequences [m B/A, (m+1) B/A); they are cut into n equal parts, and data rank r takes part r. All micro-steps are
  * read before the first begins, because the loss divides by the count of labels in the whole step, over all
  * micro-steps and ranks.
+ *
+ * Under context parallelism the ranks along cp read the same sequences, and each keeps the rows that its cut gives it.
+ * A sequence is read whole and cut afterwards, so a row's label, position and interval do not depend on the cut.
  */
 #pragma once
 
 #include "comm/comm.h"
 #include "comm/mesh.h"
+#include "data/cut.h"
 #include "data/data.h"
 
-/* Which sequences a rank reads, and with which ranks it adds up counts. These are different groups of ranks if
- * several ranks share the rows of a sequence. */
+/* Which sequences a rank reads, which of their rows it keeps, and with which ranks it adds up counts. */
 typedef struct {
     int reader, readers; /* this rank reads share `reader` of `readers` equal shares; all zero: everything */
+    Cut cut;             /* the rows that it keeps of each sequence; all zero: the whole sequence */
     Group *rows_group;   /* the ranks that hold different rows; NULL: this rank holds all */
 } BatchShare;
 
@@ -23,20 +27,25 @@ typedef struct {
     DataOrder order;
     BatchShare share;
     int accumulate; /* A */
-    int sequences;  /* of this rank in a micro-step: B / A / readers */
+    int sequences;  /* that this rank reads in a micro-step: B / A / readers */
+    int step_rows;  /* rows that it keeps of them: rows of a micro-step */
     Kernels kernels;
-    Rows host;       /* all micro-steps, one after the other, on the host */
+    Rows whole;      /* the sequences of one micro-step, on the host */
+    Rows host;       /* the rows that this rank keeps, of all micro-steps, on the host */
     Rows rows;       /* a copy in the backend's memory */
     int64_t counted; /* labels that count, over all micro-steps and ranks; set by batch_read */
+    int64_t area;    /* (query, key) pairs that the masks allow, likewise */
+    double pairs;    /* those whose attention this rank computes, since the start */
 } Batch;
 
-/* A rank's share of the batch on this mesh. */
-BatchShare batch_share(const Mesh *mesh);
+/* A rank's share of the batch on this mesh. `cut` says how rows are dealt along cp; its rank is filled in. */
+BatchShare batch_share(const Mesh *mesh, Cut cut);
 
 Batch batch_create(const Data *data, DataOrder order, int accumulate, BatchShare share, const Kernels *kernels);
 void batch_free(Batch *batch);
 
-/* [all ranks of rows_group] Reads the sequences of `step` and agrees on `counted`: one all-reduce of an int64. */
+/* [all ranks of rows_group] Reads the sequences of `step`, and sums `counted` and `area` over the ranks: one all-reduce
+ * of two int64. */
 void batch_read(Batch *batch, long step);
 
 /* A view of micro-step m's rows, valid until the next batch_read. */

@@ -1,5 +1,6 @@
 #include "data/data.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -54,6 +55,22 @@ void data_print_notes(const Data *data)
                BYTES - 1, data->vocab);
 }
 
+Reach data_reach(DataOrder order)
+{
+    Reach reach = {order.seq - 1, order.prefix ? order.prefix - 1 : 0};
+    if (order.window && order.window - 1 < reach.back) reach.back = order.window - 1;
+    return reach;
+}
+
+int data_document_token(const Data *data)
+{
+    switch (data->corpus.width) {
+    case 2: return 50256;  /* gpt-2: <|endoftext|> */
+    case 4: return 128000; /* llama-3: <|begin_of_text|> */
+    default: return -1;
+    }
+}
+
 uint64_t data_fingerprint(const Data *data)
 {
     enum { LOOKED_AT = 1000000 };
@@ -77,7 +94,46 @@ static int checked_token(const Data *data, int64_t i, int *source)
     return (int)token;
 }
 
-void data_read(const Data *data, DataOrder order, long step, int first, int count, int id_zero, Rows *rows)
+/* Does token i begin a document? `source` is the file that holds it. */
+static bool begins_document(const Data *data, DataOrder order, int64_t i, int source, int token)
+{
+    return token == order.document || data->corpus.source[source].begin == i;
+}
+
+/* Fills in position, lo and hi of rows [begin, end) of a sequence: one document, or the part of it that the sequence
+ * has. `rows` is the sequence, and `zero` the id of its first row. */
+static void mask_document(DataOrder order, int begin, int end, int zero, Rows *rows)
+{
+    for (int t = begin; t < end; t++) {
+        int first = order.window && t + 1 - order.window > begin ? t + 1 - order.window : begin;
+        int prefix = order.prefix < end - begin ? begin + order.prefix : end; /* where the prefix ends */
+        rows->position[t] = t - begin;
+        rows->id[t] = zero + t;
+        rows->lo[t] = zero + first;
+        rows->hi[t] = zero + (prefix > t + 1 ? prefix : t + 1);
+        if (prefix > t + 1) rows->label[t] = -1; /* the row sees the token that it would predict */
+    }
+}
+
+/* Sequence `rows` begins at token `begin` of the data. */
+static void read_sequence(const Data *data, DataOrder order, int64_t begin, int zero, Rows *rows)
+{
+    int source = corpus_source(&data->corpus, begin), document = 0; /* where the current document begins */
+    int token = checked_token(data, begin, &source);
+    for (int t = 0; t < rows->count; t++) {
+        int next = checked_token(data, begin + t + 1, &source);
+        bool ends = order.pack && begins_document(data, order, begin + t + 1, source, next);
+        rows->token[t] = token;
+        rows->label[t] = ends ? -1 : next;
+        if (ends || t + 1 == rows->count) {
+            mask_document(order, document, t + 1, zero, rows);
+            document = t + 1;
+        }
+        token = next;
+    }
+}
+
+void data_read(const Data *data, DataOrder order, long step, int first, int count, Rows *rows)
 {
     const int T = order.seq;
     const uint64_t windows = rng_stream("data"), unevenness = rng_stream("ignore.sequence"),
@@ -85,20 +141,14 @@ void data_read(const Data *data, DataOrder order, long step, int first, int coun
     for (int b = 0; b < count; b++) {
         uint64_t sequence = (uint64_t)step * (uint64_t)order.batch + (uint64_t)(first + b);
         int64_t begin = (int64_t)rng_below(order.seed, windows, sequence, (uint64_t)(data_tokens(data) - T));
-        int source = corpus_source(&data->corpus, begin), label_source = source;
+        Rows part = rows_slice(rows, b * T, T);
+        read_sequence(data, order, begin, b * T, &part);
         /* this sequence's share of ignored labels: uniform around order.ignore, as far as 0 and 1 allow */
         double spread = order.ignore < 0.5 ? order.ignore : 1 - order.ignore;
         double drop = order.ignore + spread * (2 * rng_uniform(order.seed, unevenness, sequence) - 1);
         for (int t = 0; t < T; t++) {
-            int i = b * T + t, zero = id_zero + b * T;
-            rows->token[i] = checked_token(data, begin + t, &source);
-            rows->label[i] = checked_token(data, begin + t + 1, &label_source);
-            rows->position[i] = t;
-            rows->id[i] = zero + t;
-            rows->lo[i] = zero;
-            rows->hi[i] = zero + t + 1;
             uint64_t lot = sequence * (uint64_t)T + (uint64_t)t;
-            if (drop > 0 && rng_uniform(order.seed, lots, lot) < drop) rows->label[i] = -1;
+            if (drop > 0 && rng_uniform(order.seed, lots, lot) < drop) part.label[t] = -1;
         }
     }
 }

@@ -33,7 +33,22 @@ typedef struct {
     int batch;     /* sequences in a step, over all ranks */
     int seq;       /* T */
     double ignore; /* drop about this fraction of the labels, unevenly over the sequences; 0: none, 1: all */
+
+    /* What a row sees. All zero: the rows of its sequence up to itself. */
+    int window;   /* 0, or the number of keys that a row sees at most: the nearest, itself included */
+    int prefix;   /* the first rows of a document that all its rows see. They do not predict each other: no label */
+    int pack;     /* 1: rows see their own document only, and positions count from its start */
+    int document; /* with pack: the token that begins a document; -1: none does. A file begins one in any case */
 } DataOrder;
 
-/* Fills rows [0, count * T) with sequences first ... first + count - 1 of `step`. Row ids count from id_zero. */
-void data_read(const Data *data, DataOrder order, long step, int first, int count, int id_zero, Rows *rows);
+/* How far may a row see? No row sees one that is more than `back` rows before it, or more than `ahead` after it. */
+typedef struct {
+    int back, ahead;
+} Reach;
+Reach data_reach(DataOrder order);
+
+/* The token that begins a document in a corpus of this kind, by llm.c's convention; -1 in text. */
+int data_document_token(const Data *data);
+
+/* Fills rows [0, count * T) with sequences first ... first + count - 1 of `step`. Row ids count from 0. */
+void data_read(const Data *data, DataOrder order, long step, int first, int count, Rows *rows);

@@ -80,6 +80,8 @@ struct Kernels {
     void (*download)(void *to, const void *from, size_t bytes);
     void (*fill)(void *memory, int byte, size_t bytes);
     void (*copy)(void *to, const void *from, size_t bytes); /* inside the backend's memory; no overlap */
+    /* Copies a block [n, width] of one matrix to a block of another. The strides are the matrices' widths. */
+    void (*copy_block)(real *to, size_t to_stride, const real *from, size_t from_stride, int n, int width);
 
     /* Scratch memory, so that no entry allocates. workspace_bytes says how much the entries need for this model and at
      * most `rows` rows a call. use_workspace hands the memory over; the entries use it until the next use_workspace.

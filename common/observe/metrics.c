@@ -91,15 +91,12 @@ static void write_line(const Metrics *m, cJSON *object)
     cJSON_Delete(object);
 }
 
-const char *metrics_open(Metrics *m, const Config *config, const OptionTable *tables, int count, const Mesh *mesh,
-                         int64_t area)
+const char *metrics_open(Metrics *m, const Config *config, const OptionTable *tables, int count, const Mesh *mesh)
 {
-    double tokens = (double)(config->batch * config->seq);
     *m = (Metrics){.config = config,
                    .prints = group_rank(mesh->world) == 0,
                    .ranks = group_size(mesh->world),
-                   .tokens = tokens,
-                   .flops = model_flops(&config->architecture, (int64_t)tokens, area)};
+                   .tokens = (double)(config->batch * config->seq)};
     if (!m->prints || !*config->log) return NULL;
     m->log = fopen(config->log, "w");
     if (!m->log) return complain("--log %s: %s", config->log, strerror(errno));
@@ -135,10 +132,11 @@ static const char *mebibytes(double bytes, char *text, size_t size)
     return text;
 }
 
-static void print_line(const Metrics *m, long step, double loss, double norm, double lr, double time, double sent)
+static void print_line(const Metrics *m, long step, double loss, double norm, double lr, double work, double time,
+                       double sent)
 {
     char speed[32], memory[32], traffic[32], rate[32];
-    double flops = m->flops / time / m->ranks; /* per second and rank */
+    double flops = work / time / m->ranks; /* per second and rank */
     double peak = m->config->peak > 0 ? m->config->peak : m->config->kernels.peak;
     if (peak > 0)
         snprintf(rate, sizeof rate, "mfu %.1f%%", 100 * flops / (peak * 1e12));
@@ -149,12 +147,13 @@ static void print_line(const Metrics *m, long step, double loss, double norm, do
            mebibytes((double)memory_total(), memory, sizeof memory), mebibytes(sent, traffic, sizeof traffic));
 }
 
-void metrics_step(Metrics *m, long step, double loss, double norm, double lr)
+void metrics_step(Metrics *m, long step, double loss, double norm, double lr, int64_t area)
 {
     double now = clock_seconds(), time = now - m->last_time, sent = comm_sent() - m->last_sent;
+    double work = model_flops(&m->config->architecture, (int64_t)m->tokens, area);
     m->last_time = now;
     m->last_sent = comm_sent();
-    if (m->prints) print_line(m, step, loss, norm, lr, time, sent);
+    if (m->prints) print_line(m, step, loss, norm, lr, work, time, sent);
     if (m->log) {
         cJSON *object = cJSON_CreateObject();
         cJSON_AddNumberToObject(object, "step", (double)step + 1);
@@ -163,7 +162,7 @@ void metrics_step(Metrics *m, long step, double loss, double norm, double lr)
         cJSON_AddNumberToObject(object, "lr", lr);
         cJSON_AddNumberToObject(object, "seconds", time);
         cJSON_AddNumberToObject(object, "tokens_per_second", m->tokens / time);
-        cJSON_AddNumberToObject(object, "flops_per_second", m->flops / time);
+        cJSON_AddNumberToObject(object, "flops_per_second", work / time);
         cJSON_AddNumberToObject(object, "memory_bytes", (double)memory_total());
         cJSON_AddNumberToObject(object, "sent_bytes", sent);
         write_line(m, object);

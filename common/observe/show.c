@@ -51,7 +51,7 @@ typedef struct {
 
 static Holders holders_of(const ModelConfig *model, Shape shape, Placement placement)
 {
-    int tp = shape.size[AXIS_TP], parts = placement.by == SHARD_NOTHING ? 1 : shape.size[AXIS_FSDP];
+    int tp = shape.size[AXIS_TP], parts = placement.by == SHARD_NOTHING ? 1 : shape_size(shape, ALONG_SHARDS);
     Holders h = {.tp = tp < RANKS_DRAWN ? tp : RANKS_DRAWN, .parts = parts < RANKS_DRAWN ? parts : RANKS_DRAWN};
     h.held = calloc((size_t)(h.tp * h.parts), sizeof *h.held);
     if (!h.held) fatal("out of memory for --show");
@@ -132,7 +132,7 @@ static void show_shards(const ModelConfig *model, Shape shape, Placement placeme
 {
     Params whole = params_table(model);
     Holders h = holders_of(model, shape, placement);
-    int tp = shape.size[AXIS_TP], parts = shape.size[AXIS_FSDP];
+    int tp = shape.size[AXIS_TP], parts = shape_size(shape, ALONG_SHARDS);
     printf("%-50s %14s %12s  %s\n", "parameter", "shape", "elements", "who holds it");
     for (int n = 0; n < whole.views; n++) {
         const View *v = &whole.view[n];

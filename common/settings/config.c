@@ -28,6 +28,11 @@ static const Option common_options[] = {
     {"memory-cap", OPTION_NUMBER, AT(memory_cap), "0", 0, 1e6, .help = "GiB that a rank may hold; 0: all there is"},
     {"ignore", OPTION_NUMBER, AT(ignore), "0", 0, 1, .help = "leave out this fraction of the labels, unevenly over the sequences"},
 
+    {"window", OPTION_INT, AT(window), "0", 0, INTS_MAX, .help = "a row sees at most N keys, the nearest ones; 0: all before it"},
+    {"prefix", OPTION_INT, AT(prefix), "0", 0, INTS_MAX, .help = "the first N rows of a sequence see each other and have no label (prefix-LM)"},
+    {"pack", OPTION_SWITCH, AT(pack), "0", 0, 1, .help = "a row sees its own document only; a file begins one, and --document"},
+    {"document", OPTION_INT, AT(document), "-1", -1, INTS_MAX, .help = "the token that begins a document; -1: as usual for the kind of file"},
+
     {"optimizer", OPTION_CHOICE, AT(optimizer), "adamw", .choices = "adamw|sgd", .help = "update rule"},
     {"lr", OPTION_NUMBER, AT(lr), NULL, 0, 1e30, .help = "peak learning rate (the preset's)"},
     {"warmup", OPTION_INT, AT(warmup), "10", 0, INTS_MAX, .help = "steps of linear rise; a cosine to a tenth follows"},
@@ -141,7 +146,14 @@ const char *config_finish(Config *c, int data_ranks, int local_rank)
 
 DataOrder config_data_order(const Config *c)
 {
-    return (DataOrder){.seed = (uint64_t)c->seed, .batch = (int)c->batch, .seq = (int)c->seq, .ignore = c->ignore};
+    return (DataOrder){.seed = (uint64_t)c->seed,
+                       .batch = (int)c->batch,
+                       .seq = (int)c->seq,
+                       .ignore = c->ignore,
+                       .window = (int)c->window,
+                       .prefix = (int)c->prefix,
+                       .pack = (int)c->pack,
+                       .document = (int)c->document};
 }
 
 OptimizerConfig config_optimizer(const Config *c)

@@ -12,6 +12,7 @@ typedef struct {
     const char *model, *data;
     long batch, accumulate, seq, steps, seed;
     double ignore;
+    long window, prefix, pack, document; /* what a row sees; see DataOrder */
     /* the optimizer */
     const char *optimizer;
     double lr, weight_decay, clip;

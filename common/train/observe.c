@@ -44,7 +44,7 @@ void observe_step(Trainer *t, long step)
     verify_weights(t->verify, t->model, step);
     verify_numbers(t->verify, step, loss, norm);
     trace_end(); /* the step */
-    metrics_step(&t->metrics, step, loss, norm, optimizer_lr(&t->optimizer.config, step));
+    metrics_step(&t->metrics, step, loss, norm, optimizer_lr(&t->optimizer.config, step), t->batch.area);
     stop_if_not_finite(t, step, loss, norm);
     if (step + 1 < t->config.steps) trace_begin("step %ld", step + 2);
 }

@@ -42,7 +42,7 @@ void trainer_check(Trainer *t, Shape shape)
 /* Fills in the sizes that the mesh gives: ranks along fsdp and along tp. The coordinates stay those of rank 0. */
 static Placement placement_on(Shape shape, Placement placement)
 {
-    if (placement.by != SHARD_NOTHING) placement.ranks = shape.size[AXIS_FSDP];
+    if (placement.by != SHARD_NOTHING) placement.ranks = shape_size(shape, ALONG_SHARDS);
     placement.tp = shape.size[AXIS_TP];
     return placement;
 }
@@ -50,7 +50,7 @@ static Placement placement_on(Shape shape, Placement placement)
 /* The axes along which each rank holds another part of the model. */
 static unsigned axes_of_model(Placement placement)
 {
-    return placement.by == SHARD_NOTHING ? ALONG_TP : ALONG_TP | ALONG_FSDP;
+    return placement.by == SHARD_NOTHING ? ALONG_TP : ALONG_TP | ALONG_SHARDS;
 }
 
 Expected trainer_expect(const Trainer *t, ModelPart part)
@@ -58,18 +58,19 @@ Expected trainer_expect(const Trainer *t, ModelPart part)
     const Config *c = &t->config;
     Placement placement = placement_on(t->shape, part.placement);
     int readers = shape_size(t->shape, ALONG_SEQUENCES), model_ranks = shape_size(t->shape, axes_of_model(placement));
-    size_t step_rows = (size_t)(c->batch * c->seq) / (size_t)readers, micro_rows = step_rows / (size_t)c->accumulate;
+    size_t step_rows = (size_t)(c->batch * c->seq) / (size_t)(readers * t->shape.size[AXIS_CP]);
+    size_t micro_rows = step_rows / (size_t)c->accumulate;
     size_t stream_parts = part.stream_parts ? (size_t)part.stream_parts : 1;
     ModelConfig slice = model_config_slice(&c->architecture, t->shape.size[AXIS_TP]);
     Expected e = {.optimizer_bytes = config_optimizer(c).kind == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
     expect_params(&e, &c->architecture, placement);
     e.memory[MEMORY_OPTIMIZER] += sizeof(StepScalars);
     e.memory[MEMORY_ACTIVATIONS] =
-        model_activation_bytes(&slice, micro_rows, c->recompute, stream_parts) + 6 * sizeof(int) * step_rows;
+        model_activation_bytes(&slice, micro_rows, c->recompute, stream_parts) + rows_bytes((int)step_rows, t->cut.sharers);
     if (c->kernels.workspace_bytes)
         e.memory[MEMORY_BUFFERS] += c->kernels.workspace_bytes(slice.width, slice.head_dim, (int)micro_rows);
     double steps = (double)c->steps;
-    expect(&e, "data", COMM_ALL_REDUCE, 2 * steps, 16 * steps, shape_size(t->shape, ALONG_ROWS));
+    expect(&e, "data", COMM_ALL_REDUCE, 2 * steps, 24 * steps, shape_size(t->shape, ALONG_ROWS));
     if (model_ranks > 1) expect(&e, "model", COMM_ALL_REDUCE, steps, 8 * steps, model_ranks);
     return e;
 }
@@ -92,15 +93,17 @@ static void open_data(Trainer *t)
     uint64_t fingerprint = data_fingerprint(t->data);
     bool same = comm_same_bits(world, &fingerprint, sizeof fingerprint);
     agree(same ? NULL : complain("--data %s: the ranks do not read the same tokens", c->data));
-    t->batch =
-        batch_create(t->data, config_data_order(c), (int)c->accumulate, batch_share(&t->mesh), &t->config.kernels);
+    DataOrder order = config_data_order(c);
+    if (c->document < 0) order.document = data_document_token(t->data);
+    t->batch = batch_create(t->data, order, (int)c->accumulate, batch_share(&t->mesh, t->cut), &t->config.kernels);
 }
 
 /* [all ranks] Fills in this rank's coordinates, and the group of ranks that together hold one copy of the model. */
 static Placement placement_of_rank(const Mesh *mesh, Placement placement)
 {
     placement = placement_on(mesh->shape, placement);
-    if (placement.by != SHARD_NOTHING) placement.rank = mesh->coordinate[AXIS_FSDP];
+    int rank = group_rank(mesh->world);
+    if (placement.by != SHARD_NOTHING) placement.rank = shape_index(mesh->shape, rank, ALONG_SHARDS);
     placement.tp_rank = mesh->coordinate[AXIS_TP];
     unsigned axes = axes_of_model(placement);
     if (shape_size(mesh->shape, axes) > 1) placement.model_group = mesh_group(mesh, axes, "model");
@@ -120,7 +123,7 @@ void trainer_open(Trainer *t, ModelPart part, const Expected *expected)
     agree(first_rank() ? outputs_check(c) : NULL);
     run_use_threads();
     agree(c->pretrained ? safetensors_check_weights(&c->architecture, c->model) : NULL);
-    int rows = t->batch.sequences * (int)c->seq;
+    int rows = t->batch.step_rows;
     ModelConfig slice = model_config_slice(&c->architecture, part.placement.tp);
     if (*c->autotune)
         agree(autotune(&c->kernels, &slice, rows, (int)c->seq, part.row_chunks ? part.row_chunks : 1, c->kernel,
@@ -137,10 +140,9 @@ void trainer_begin(Trainer *t, Replicas replicas)
 {
     Config *c = &t->config;
     agree(params_check_start(&t->model->params, &c->kernels, &replicas));
-    int64_t area = (int64_t)c->batch * c->seq * (c->seq + 1) / 2; /* causal attention over whole sequences */
     agree(first_rank() ? outputs_create(c) : NULL);
     if (*c->autotune && first_rank()) autotune_save(c->autotune);
-    agree(metrics_open(&t->metrics, c, t->table, t->tables, &t->mesh, area));
+    agree(metrics_open(&t->metrics, c, t->table, t->tables, &t->mesh));
     agree(*c->dump ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels, first_rank()) : NULL);
     Params whole = params_table(&c->architecture);
     run_begin(c, &t->mesh, whole.count, data_tokens(t->data));
@@ -166,7 +168,7 @@ int trainer_finish(Trainer *t, const Expected *expected)
     }
     if (verify_report(t->verify) != 0) status = 1;
     memory_cap(0); /* the cap is for training; --sample may need more */
-    if (c->sample) sample_print(t->model, c->prompt, c->sample, (int)c->seq, (uint64_t)c->seed, first_rank());
+    if (c->sample) sample_print(t->model, c->prompt, c->sample, &t->batch, first_rank());
     metrics_close(&t->metrics);
     optimizer_free(&t->optimizer);
     model_free(t->model);

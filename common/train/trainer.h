@@ -18,6 +18,7 @@ typedef struct {
     OptionTable table[TABLES_MAX]; /* the schemes' flags, then the common ones */
     int tables;
     Shape shape;
+    Cut cut; /* how rows are dealt along cp; a trainer with cp sets it before trainer_expect */
     Mesh mesh;
     Data *data;
     Batch batch;
@@ -39,8 +40,8 @@ int trainer_ranks(const Trainer *trainer);
 void trainer_check(Trainer *trainer, Shape shape);
 
 /* What every trainer holds and sends, by formula. It holds parameters, gradients and moments under part.placement,
- * activations, rows, and the kernels' workspace. Each step sends two all-reduces of eight bytes over the ranks that
- * have different rows, for the count of labels and for the loss; and one over the ranks that hold one copy of the
+ * activations, rows, and the kernels' workspace. Each step sends two all-reduces over the ranks that have
+ * different rows: 16 bytes for the counts of labels and of attention's pairs, 8 for the loss; and one of 8 over the ranks that hold one copy of the
  * model, for the norm. The schemes add their own formulas. */
 Expected trainer_expect(const Trainer *trainer, ModelPart part);
 

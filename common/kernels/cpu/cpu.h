@@ -81,4 +81,5 @@ void flat_sgd(real *w, acc *master, const acc *g, size_t n, double weight_decay,
 void *host_alloc(size_t bytes);
 void host_free(void *memory);
 void host_copy(void *to, const void *from, size_t bytes);
+void host_copy_block(real *to, size_t to_stride, const real *from, size_t from_stride, int n, int width);
 void host_fill(void *memory, int byte, size_t bytes);

@@ -20,6 +20,13 @@ void host_copy(void *to, const void *from, size_t bytes)
     memcpy(to, from, bytes);
 }
 
+void host_copy_block(real *to, size_t to_stride, const real *from, size_t from_stride, int n, int width)
+{
+#pragma omp parallel for
+    for (int i = 0; i < n; i++)
+        memcpy(to + (size_t)i * to_stride, from + (size_t)i * from_stride, (size_t)width * sizeof *to);
+}
+
 /* All threads write, because the trainer zeroes all gradients in every step. */
 void host_fill(void *memory, int byte, size_t bytes)
 {

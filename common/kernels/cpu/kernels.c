@@ -88,6 +88,7 @@ Kernels kernels_cpu(void)
         .download = host_copy,
         .fill = host_fill,
         .copy = host_copy,
+        .copy_block = host_copy_block,
         .embedding_forward = embedding_forward,
         .embedding_backward = embedding_backward,
         .residual_norm_forward = residual_norm_forward,

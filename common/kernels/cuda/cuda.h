@@ -39,6 +39,7 @@ void cuda_upload(void *to, const void *from, size_t bytes);
 void cuda_download(void *to, const void *from, size_t bytes);
 void cuda_fill(void *memory, int byte, size_t bytes);
 void cuda_copy(void *to, const void *from, size_t bytes);
+void cuda_copy_block(real *to, size_t to_stride, const real *from, size_t from_stride, int n, int width);
 
 void cuda_linear_forward(real *y, const real *x, const real *w, int n, int in, int out);
 void cuda_linear_backward_input(real *dx, const real *dy, const real *w, int n, int in, int out);

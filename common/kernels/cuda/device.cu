@@ -91,3 +91,10 @@ void cuda_copy(void *to, const void *from, size_t bytes)
 {
     CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream()));
 }
+
+void cuda_copy_block(real *to, size_t to_stride, const real *from, size_t from_stride, int n, int width)
+{
+    if (n == 0) return;
+    CUDA_CHECK(cudaMemcpy2DAsync(to, to_stride * sizeof *to, from, from_stride * sizeof *from, width * sizeof *to, n,
+                                 cudaMemcpyDeviceToDevice, cuda_stream()));
+}

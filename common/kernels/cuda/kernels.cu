@@ -116,6 +116,7 @@ const char *kernels_cuda(Kernels *k, int local_rank)
     k->download = cuda_download;
     k->fill = cuda_fill;
     k->copy = cuda_copy;
+    k->copy_block = cuda_copy_block;
     k->workspace_bytes = workspace_for;
     k->use_workspace = cuda_use_workspace;
     k->linear_forward = cuda_linear_forward;

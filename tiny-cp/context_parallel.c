@@ -1,0 +1,259 @@
+/* The sequence seam of context parallelism. forward and backward below show the whole path of a layer's attention; the
+ * methods are in ring.c, allgather.c and ulysses.c. */
+#include "context_parallel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bug.h"
+#include "base/error.h"
+#include "kernels/memory.h"
+
+static int team_count(const ContextParallel *c)
+{
+    return group_size(c->teams);
+}
+
+/* --- the seam --- */
+
+static Queries own_queries(const ContextParallel *c, const real *qkv, const Rows *rows)
+{
+    const real *k = qkv + c->heads * c->head_dim, *v = k + c->kv_heads * c->head_dim;
+    size_t stride = (size_t)(c->heads + 2 * c->kv_heads) * (size_t)c->head_dim;
+    return (Queries){rows->count, c->heads, c->kv_heads, c->head_dim, qkv, k, v, stride, rows->lo, rows->hi};
+}
+
+static void forward(void *self, real *attended, acc *lse, const real *qkv, const Rows *rows)
+{
+    ContextParallel *c = self;
+    if (c->cut.sharers == 1) {
+        Queries q = own_queries(c, qkv, rows);
+        c->method.forward(c, attended, lse, &q);
+        return;
+    }
+    Queries q = ulysses_enter(c, qkv, rows);
+    c->method.forward(c, c->sent, lse, &q);
+    ulysses_leave(c, attended, rows->count);
+}
+
+static void backward(void *self, real *dqkv, acc *dot, const real *dattended, const real *attended, const acc *lse,
+                     const real *qkv, const Rows *rows)
+{
+    ContextParallel *c = self;
+    if (c->cut.sharers == 1) {
+        Queries q = own_queries(c, qkv, rows);
+        c->method.backward(c, dqkv, dot, dattended, attended, lse, &q);
+        return;
+    }
+    const real *out, *dout;
+    Queries q = ulysses_enter(c, qkv, rows);
+    ulysses_enter_outputs(c, &out, &dout, attended, dattended, rows->count);
+    c->method.backward(c, c->sent, dot, dout, out, lse, &q);
+    ulysses_leave_gradients(c, dqkv, rows->count);
+}
+
+SequenceSeam context_seam(ContextParallel *c)
+{
+    return (SequenceSeam){.self = c, .forward = forward, .backward = backward};
+}
+
+/* --- one team: nothing to bring --- */
+
+static void local_forward(ContextParallel *c, real *out, acc *lse, const Queries *q)
+{
+    context_attend(c, out, lse, q, 0, q->k, q->v, q->stride, ATTENTION_FIRST | ATTENTION_LAST);
+}
+
+static void local_backward(ContextParallel *c, real *dqkv, acc *dot, const real *dout, const real *out, const acc *lse,
+                           const Queries *q)
+{
+    context_attend_backward(c, dqkv, NULL, dot, dout, out, lse, q, 0, q->k, q->v, q->stride,
+                            ATTENTION_FIRST | ATTENTION_LAST);
+}
+
+const Method method_local = {local_forward, local_backward};
+
+/* --- attention to the keys of one team --- */
+
+int context_owner(const ContextParallel *c, int step)
+{
+    int n = team_count(c);
+    return (group_rank(c->teams) - step + n) % n;
+}
+
+static bool teams_meet(Cut cut, int seq, Reach reach, int team, int keys)
+{
+    int begin[2], end[2], key_begin[2], key_end[2];
+    Cut theirs = cut;
+    cut.rank = team * cut.sharers;
+    theirs.rank = keys * cut.sharers;
+    int chunks = cut_chunks(cut, seq, begin, end);
+    cut_chunks(theirs, seq, key_begin, key_end);
+    for (int a = 0; a < chunks; a++)
+        for (int b = 0; b < chunks; b++)
+            if (key_begin[b] <= end[a] - 1 + reach.ahead && key_end[b] - 1 >= begin[a] - reach.back) return true;
+    return false;
+}
+
+bool context_sees(const ContextParallel *c, int team, int keys)
+{
+    return teams_meet(c->cut, c->seq, c->reach, team, keys);
+}
+
+int context_last(const ContextParallel *c)
+{
+    int last = 0;
+    for (int s = 1; s < team_count(c); s++)
+        if (context_sees(c, group_rank(c->teams), context_owner(c, s))) last = s;
+    return last;
+}
+
+int context_ring_steps(Cut cut, int seq, Reach reach)
+{
+    int n = cut.ranks / cut.sharers, steps = 0;
+    for (int team = 0; team < n; team++)
+        for (int s = 1; s < n; s++)
+            if (teams_meet(cut, seq, reach, team, (team - s + n) % n) && s > steps) steps = s;
+    return steps;
+}
+
+/* Block b of the keys of a team: the ids ascend within it. */
+static AttentionShape shape_of(const ContextParallel *c, const Queries *q, int keys, int b, size_t kv_stride,
+                               unsigned flags)
+{
+    if (b > 0) flags &= ~(unsigned)ATTENTION_FIRST;
+    if (b < c->blocks - 1) flags &= ~(unsigned)ATTENTION_LAST;
+    int first = keys * c->cut.sharers + b; /* the rank that holds the block, or its first one */
+    return (AttentionShape){.heads = q->heads,
+                            .kv_heads = q->kv_heads,
+                            .head_dim = q->head_dim,
+                            .queries = q->rows,
+                            .keys = q->rows / c->blocks,
+                            .lo = q->lo,
+                            .hi = q->hi,
+                            .key_id = c->id + (size_t)first * (size_t)c->rows_max,
+                            .q_stride = q->stride,
+                            .kv_stride = kv_stride,
+                            .flags = flags};
+}
+
+void context_attend(ContextParallel *c, real *out, acc *lse, const Queries *q, int keys, const real *k, const real *v,
+                    size_t kv_stride, unsigned flags)
+{
+    for (int b = 0; b < c->blocks; b++) {
+        AttentionShape shape = shape_of(c, q, keys, b, kv_stride, flags);
+        if (BUG(lse_not_merged)) shape.flags |= ATTENTION_FIRST;
+        size_t at = (size_t)b * (size_t)shape.keys * kv_stride;
+        c->kernels.attention_forward(out, c->fold, lse, q->q, k + at, v + at, shape);
+        comm_progress();
+    }
+}
+
+void context_attend_backward(ContextParallel *c, real *dqkv, acc *dkv, acc *dot, const real *dout, const real *out,
+                             const acc *lse, const Queries *q, int keys, const real *k, const real *v,
+                             size_t kv_stride, unsigned flags)
+{
+    size_t width = (size_t)q->kv_heads * (size_t)q->head_dim;
+    real *dk = dqkv + q->heads * q->head_dim, *dv = dk + width;
+    acc *dk_fold = dkv, *dv_fold = dkv ? dkv + (size_t)q->rows * width : NULL;
+    for (int b = 0; b < c->blocks; b++) {
+        AttentionShape shape = shape_of(c, q, keys, b, kv_stride, flags);
+        size_t row = (size_t)b * (size_t)shape.keys, at = row * kv_stride;
+        c->kernels.attention_backward(dqkv, c->fold, dkv ? NULL : dk + row * q->stride, dkv ? NULL : dv + row * q->stride,
+                                      dkv ? dk_fold + row * width : NULL, dkv ? dv_fold + row * width : NULL, dot, dout,
+                                      out, lse, q->q, k + at, v + at, shape);
+        comm_progress();
+    }
+}
+
+void context_pack(ContextParallel *c, real *block, const Queries *q)
+{
+    int width = q->kv_heads * q->head_dim;
+    c->kernels.copy_block(block, 2 * (size_t)width, q->k, q->stride, q->rows, 2 * width); /* k and v are neighbours */
+}
+
+void context_unpack(ContextParallel *c, real *dqkv, real *block, const acc *dkv, const Queries *q)
+{
+    size_t width = (size_t)q->kv_heads * (size_t)q->head_dim, count = (size_t)q->rows * width;
+    real *dk = dqkv + q->heads * q->head_dim, *dv = dk + width;
+    c->kernels.cast(block, dkv, 2 * count);
+    c->kernels.copy_block(dk, q->stride, block, width, q->rows, (int)width);
+    c->kernels.copy_block(dv, q->stride, block + count, width, q->rows, (int)width);
+}
+
+/* --- groups and buffers --- */
+
+Cut context_cut(const ContextOptions *options)
+{
+    return (Cut){.ranks = (int)options->cp,
+                 .sharers = (int)options->ulysses_size,
+                 .layout = strcmp(options->layout, "zigzag") == 0 ? LAYOUT_ZIGZAG : LAYOUT_CONTIGUOUS};
+}
+
+/* The ids of the rows of all ranks. They count the rows of a micro-step's sequences, so they are always the same. */
+static int *ids_of_all(const ContextParallel *c)
+{
+    int ranks = c->cut.ranks, n = c->rows_max, kept = c->seq / ranks;
+    int *host = malloc((size_t)ranks * (size_t)n * sizeof *host);
+    int *id = memory_alloc((size_t)ranks * (size_t)n * sizeof *id, MEMORY_BUFFERS);
+    if (!host) fatal("out of memory for %d ids", ranks * n);
+    Cut cut = c->cut;
+    for (cut.rank = 0; cut.rank < ranks; cut.rank++)
+        for (int i = 0; i < n; i++) host[cut.rank * n + i] = i / kept * c->seq + cut_place(cut, c->seq, i % kept);
+    c->kernels.upload(id, host, (size_t)ranks * (size_t)n * sizeof *id);
+    free(host);
+    return id;
+}
+
+static void *buffer(size_t elements, size_t size)
+{
+    return elements ? memory_alloc(elements * size, MEMORY_BUFFERS) : NULL;
+}
+
+ContextParallel context_create(Model *model, Group *cp, const ContextOptions *options, DataOrder order, int rows)
+{
+    const ModelConfig *m = &model->config;
+    ContextParallel c = {.kernels = model->kernels,
+                         .cut = context_cut(options),
+                         .seq = order.seq,
+                         .reach = data_reach(order),
+                         .rows_max = rows,
+                         .heads = m->heads,
+                         .kv_heads = m->kv_heads,
+                         .head_dim = m->head_dim};
+    c.cut.ranks = group_size(cp);
+    c.cut.rank = group_rank(cp);
+    int U = c.cut.sharers, R = c.cut.ranks / U;
+    c.team = group_split(cp, c.cut.rank / U, "ulysses");
+    c.teams = group_split(cp, c.cut.rank % U, "cp");
+    bool ring = strcmp(options->method, "allgather") != 0;
+    c.method = R == 1 ? method_local : ring ? method_ring : method_allgather;
+    c.blocks = U > 1 && rows > order.seq / c.cut.ranks ? U : 1; /* one sequence: its team's rows are in order */
+
+    size_t n = (size_t)rows, M = n * (size_t)U, D = (size_t)m->head_dim, H = (size_t)m->heads, K = (size_t)m->kv_heads;
+    size_t h = H / (size_t)U, k = K > (size_t)U ? K / (size_t)U : U > 1 ? 1 : K;
+    c.id = ids_of_all(&c);
+    if (U > 1) {
+        c.sent = buffer(M * (h + 2 * k) * D, sizeof(real));
+        c.received = buffer(M * (3 * h + 2 * k) * D, sizeof(real));
+        if (K < (size_t)U) c.shared = buffer(n * D, sizeof(acc));
+    }
+    if (R > 1 || c.blocks > 1) c.fold = buffer(M * h * D, sizeof(acc));
+    if (R > 1) {
+        size_t block = 2 * M * k * D, first = ring ? block : block * (size_t)R;
+        c.kv[0] = buffer(first, sizeof(real));
+        c.kv[1] = buffer(block, sizeof(real));
+        c.dkv[0] = buffer(first, sizeof(acc));
+        c.dkv[1] = buffer(block, sizeof(acc));
+        group_open_device(c.teams, c.kv[0]);
+    }
+    if (U > 1) group_open_device(c.team, c.sent);
+    return c;
+}
+
+void context_free(ContextParallel *c)
+{
+    void *all[] = {c->id, c->sent, c->received, c->shared, c->fold, c->kv[0], c->kv[1], c->dkv[0], c->dkv[1]};
+    for (int i = 0; i < 9; i++) memory_free(all[i]);
+    *c = (ContextParallel){0};
+}

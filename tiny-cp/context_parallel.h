@@ -1,0 +1,169 @@
+/* Context parallelism: each rank along cp holds some of the rows of every sequence. All operations but attention work
+ * row by row, so only attention needs data of other ranks.
+ *
+ * Why: the activations of one long sequence do not fit on one device, and attention's work grows with its square.
+ *
+ * Invariant: after attention, a row has attended to all keys that its interval allows, whichever rank held them. The
+ * model's other operations never see that a sequence is cut.
+ *
+ * Three ways to bring queries to keys; n = rows of this rank, H query heads and K kv heads of size D:
+ *
+ *   ring        keys and values travel round the ranks. While a rank folds one block into its result, the next block is
+ *               on its way. In the backward pass the gradients of a block travel with it, and come home at the end.
+ *   allgather   each rank gathers all keys and values, and keeps its queries. The gradients of keys and values are
+ *               reduce-scattered. Simple, and cheap where K is much smaller than H.
+ *   ulysses     an all-to-all turns "all heads of some rows" into "some heads of all rows"; another one turns the result
+ *               back. Each rank computes ordinary attention for its heads.
+ *
+ * Teams join them: --ulysses-size U neighbouring ranks form a team that exchanges rows for heads; ring or allgather runs
+ * between the R = cp / U teams. --method ulysses is one team. A team has M = U n rows; each of its ranks attends for
+ * h = H / U query heads and k = max(K / U, 1) kv heads of all of them.
+ *
+ * Communication per layer and micro-step and rank; w = sizeof(real), g = sizeof(acc), S = ring steps = R - 1, or fewer
+ * under a sliding window with the contiguous layout. A rank sends (R-1)/R of the size of an all-gather, reduce-scatter
+ * or all-to-all; a send_receive is sent whole.
+ *
+ *   U > 1       forward 2 all-to-alls: M (h + 2k) D w and M h D w. Backward 4: M (h + 2k) D w twice, M h D w twice.
+ *   ring        forward S send_receives of 2 M k D w. Backward S of 2 M k D w and, if S > 0, S + 1 of 2 M k D g.
+ *   allgather   forward an all-gather of 2 R M k D w. Backward the same, and a reduce-scatter of 2 R M k D g.
+ *               --recompute: the forward pass's communication a second time.
+ *
+ * Communication per step: gradients are summed over cp and dp together, by tiny-ddp's module.
+ *
+ * Memory per rank: activations of 1 / cp of the rows; the model and its gradients whole. Buffers:
+ *
+ *   ring        two blocks of keys and values, 4 M k D w; two of their gradients, 4 M k D g; the fold, M h D g
+ *   allgather   2 (R + 1) M k D w; 2 (R + 1) M k D g; the fold
+ *   U > 1       M (h + 2k) D w to send, M (3h + 2k) D w to receive; n D g if K < U
+ *   all         the ids of the rows of all ranks, cp n int
+ *
+ * Methods: Liu et al., "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023; Jacobs et al.,
+ * "DeepSpeed Ulysses", 2023; Fang and Zhao, "USP: A Unified Sequence Parallelism Approach", 2024, for teams; "The Llama 3
+ * Herd of Models", 2024, for all-gather.
+ */
+#pragma once
+
+#include "base/options.h"
+#include "comm/mesh.h"
+#include "data/batch.h"
+#include "model/model.h"
+#include "observe/ledger.h"
+
+typedef struct {
+    long cp;            /* ranks that share each sequence; 0: all ranks */
+    const char *method; /* ring, ulysses, allgather */
+    const char *layout; /* zigzag, contiguous */
+    long ulysses_size;  /* U; 0: cp with --method ulysses, else 1 */
+} ContextOptions;
+
+/* What this rank attends for: q | k | v side by side, of its rows and all heads, or of its team's rows and some heads. */
+typedef struct {
+    int rows, heads, kv_heads, head_dim; /* M, h, k, D */
+    const real *q, *k, *v;
+    size_t stride;       /* (h + 2k) D */
+    const int *lo, *hi;  /* [M] */
+} Queries;
+
+typedef struct ContextParallel ContextParallel;
+
+/* How keys and values of other teams reach this rank. */
+typedef struct {
+    void (*forward)(ContextParallel *, real *out, acc *lse, const Queries *);
+    /* dqkv: q | k | v side by side, rows Queries.stride apart */
+    void (*backward)(ContextParallel *, real *dqkv, acc *dot, const real *dout, const real *out, const acc *lse,
+                     const Queries *);
+} Method;
+extern const Method method_ring, method_allgather, method_local;
+
+struct ContextParallel {
+    Kernels kernels;
+    Method method;
+    Group *teams;       /* this rank's peers in the other teams: the ring */
+    Group *team;        /* the ranks of its own team */
+    Cut cut;
+    int seq;
+    Reach reach;
+    int rows_max;       /* n at most */
+    int blocks;         /* calls of the kernel for the keys of one team: their ids ascend within a block */
+    int heads, kv_heads, head_dim; /* H, K, D of this rank's slice of the model */
+    int *id;            /* [cp, rows_max]  the ids of each rank's rows */
+    real *sent, *received; /* all-to-all, if U > 1 */
+    acc *shared;        /* [n, D]  gradients of a kv head that several ranks of the team share; if K < U */
+    acc *fold;          /* [M, h D]  attention's running result between blocks */
+    real *kv[2];        /* ring: blocks [M, 2 k D]; allgather: [R, M, 2 k D] and one block */
+    acc *dkv[2];        /* their gradients, each block dk [M, k D], then dv [M, k D] */
+};
+
+/* Which rows this rank holds, for Trainer.cut. `rank` is filled in later. */
+Cut context_cut(const ContextOptions *options);
+
+/* [all ranks of cp] Allocates buffers for micro-steps of at most `rows` rows. `cp`: the ranks that share sequences. */
+ContextParallel context_create(Model *model, Group *cp, const ContextOptions *options, DataOrder order, int rows);
+void context_free(ContextParallel *c);
+
+/* For model->seams.sequence. `c` must not move while the seam is used. */
+SequenceSeam context_seam(ContextParallel *c);
+
+/* --- what the methods share --- */
+
+/* The team whose block this rank holds at step s: its own at step 0, then that of the team before it, and so on. */
+int context_owner(const ContextParallel *c, int step);
+
+/* Does any row of `team` see any key of team `keys`? */
+bool context_sees(const ContextParallel *c, int team, int keys);
+
+/* The last step at which this rank's queries see the block. */
+int context_last(const ContextParallel *c);
+
+/* Folds the keys and values of team `keys` into out and lse. `flags`: ATTENTION_FIRST for the first team's block,
+ * ATTENTION_LAST for the last one's. */
+void context_attend(ContextParallel *c, real *out, acc *lse, const Queries *q, int keys, const real *k, const real *v,
+                    size_t kv_stride, unsigned flags);
+
+/* The gradient through that block. It is added to dkv; if dkv is NULL it is written to dqkv. */
+void context_attend_backward(ContextParallel *c, real *dqkv, acc *dkv, acc *dot, const real *dout, const real *out,
+                             const acc *lse, const Queries *q, int keys, const real *k, const real *v,
+                             size_t kv_stride, unsigned flags);
+
+/* Copies k | v of this rank's queries into a block [M, 2 k D]. */
+void context_pack(ContextParallel *c, real *block, const Queries *q);
+
+/* Writes dkv, rounded to real, to the k and v columns of dqkv. `block` is scratch. */
+void context_unpack(ContextParallel *c, real *dqkv, real *block, const acc *dkv, const Queries *q);
+
+/* --- ulysses.c: rows for heads, inside a team --- */
+
+/* The heads of this rank for all rows of the team, in c->received. */
+Queries ulysses_enter(ContextParallel *c, const real *qkv, const Rows *rows);
+/* attended[n, H D] from the rows of this rank and all heads, of out[M, h D] = c->sent. */
+void ulysses_leave(ContextParallel *c, real *attended, int rows);
+/* Exchanges out and dout like queries: pointers to [M, h D] each. */
+void ulysses_enter_outputs(ContextParallel *c, const real **out, const real **dout, const real *attended,
+                           const real *dattended, int rows);
+/* dqkv[n, (H + 2K) D] from c->sent[M, (h + 2k) D]. */
+void ulysses_leave_gradients(ContextParallel *c, real *dqkv, int rows);
+
+/* --- context_plan.c: the flags, the formulas, and the schedule, all from the configuration alone --- */
+
+OptionTable context_options(ContextOptions *options);
+
+/* Fills in --cp and --ulysses-size if they are not given. Returns NULL or a complaint. */
+const char *context_check(ContextOptions *options, int ranks);
+
+/* Call when the model is known. `heads`, `kv_heads`: those of one rank's slice along tp. NULL, or a complaint if the
+ * sequence or the heads cannot be cut so. */
+const char *context_check_model(const ContextOptions *options, int heads, int kv_heads, long seq, long rows);
+
+/* Steps of the ring after its first: R - 1, or fewer if no rank needs the later ones. */
+int context_ring_steps(Cut cut, int seq, Reach reach);
+
+/* Adds this scheme's communication and buffers to what --ledger expects: `steps` steps of `accumulate` micro-steps of
+ * `rows` rows on this rank. `slice`: the model's constants on one rank along tp. */
+void context_expect(Expected *expected, const ModelConfig *slice, const ContextOptions *options, DataOrder order,
+                    int rows, bool recompute, int accumulate, long steps);
+
+/* Prints one layer's compute and collectives (--show plan). */
+void context_show_plan(const ModelConfig *model, const ContextOptions *options, DataOrder order);
+
+/* [all ranks] Prints each rank's share of attention's work: `pairs` of a query and a key. */
+void context_print_work(double pairs);
