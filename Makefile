@@ -98,7 +98,7 @@ CPU := common/kernels/cpu
 GPU := common/kernels/cuda
 CPU_KERNELS := $(filter-out $(if $(HAVE_BLAS),%/no_blas.c,%_blas.c %_blocks.c),$(wildcard $(CPU)/*.c)) $(if $(HAVE_BLAS),,$(CPU)/no_blas.c)
 WITHOUT_CUDA := common/kernels/no_cuda.c common/comm/no_nccl.c
-WITH_CUDA := common/kernels/marks_cuda.c common/comm/comm_nccl.c
+WITH_CUDA := common/kernels/marks_cuda.c common/comm/comm_nccl.c common/comm/comm_host_path.c
 COMMON := $(filter-out $(WITHOUT_CUDA) $(WITH_CUDA) common/kernels/no_cpu.c,$(wildcard common/*/*.c)) \
           $(if $(filter bf16,$(PRECISION)),common/kernels/no_cpu.c,$(CPU_KERNELS)) $(if $(HAVE_CUDA),$(WITH_CUDA),$(WITHOUT_CUDA))
 CUDA_KERNELS := $(if $(HAVE_CUDA),$(filter-out $(if $(HAVE_FLASH),,$(GPU)/attention_flash%),$(wildcard $(GPU)/*.cu)))

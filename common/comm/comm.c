@@ -2,7 +2,6 @@
 
 #include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/bug.h"
 #include "comm/comm_internal.h"
@@ -13,25 +12,12 @@
 #include "comm/trace.h"
 #include "comm/watchdog.h"
 
-static Group groups[GROUPS_MAX];
-static int group_total;
 static Work works[WORKS_MAX];
 static int works_used; /* of the pool, ever */
 static int local_rank, local_ranks = 1;
 static int uncounted; /* nesting of comm_uncounted */
 
 /* --- start and end --- */
-
-static Group *group_new(const char *name)
-{
-    if (group_total == GROUPS_MAX) fatal("more than %d groups", GROUPS_MAX);
-    Group *group = &groups[group_total];
-    memset(group, 0, sizeof *group);
-    strncpy(group->name, name, sizeof group->name - 1);
-    group->index = group_total++;
-    group->counted = true;
-    return group;
-}
 
 /* [all ranks] The ranks of each host share a table, by which their watchdogs see each other. */
 static void meet_peers(const Group *world)
@@ -63,7 +49,7 @@ void comm_finalize(void)
     device_finalize();
     backend_finalize();
     watchdog_stop();
-    group_total = 0;
+    groups_forget();
 }
 
 int comm_world_rank(void)
@@ -79,50 +65,6 @@ int comm_local_rank(void)
 int comm_local_ranks(void)
 {
     return local_ranks;
-}
-
-/* --- groups --- */
-
-Group *comm_world(void)
-{
-    return &groups[0];
-}
-
-Group *comm_control(void)
-{
-    return &groups[1];
-}
-
-Group *group_split(Group *parent, int color, const char *name)
-{
-    Group *group = group_new(name);
-    group->counted = parent->counted;
-    int record = recorder_begin("group_split", parent->name, parent->sequence, 0, __FILE__, __LINE__);
-    recorder_waits_for(record);
-    backend_split(parent->index, color, group->index, &group->size, &group->rank);
-    recorder_waits_for(-1);
-    recorder_end(record);
-    return color >= 0 ? group : NULL;
-}
-
-int group_size(const Group *group)
-{
-    return group->size;
-}
-
-int group_rank(const Group *group)
-{
-    return group->rank;
-}
-
-const char *group_name(const Group *group)
-{
-    return group->name;
-}
-
-void group_open_device(Group *group, const void *buffer)
-{
-    if (device_owns(buffer)) device_open(group);
 }
 
 /* --- collectives --- */
@@ -151,6 +93,14 @@ static void finish(Work *work)
         trace_collective(work->group->name, kind, bytes, work->started);
 }
 
+/* The size that payload is counted from, in bytes: that of the longer buffer, or 0 if the rank sends to itself. */
+static double size_of(const Group *group, const Collective *c)
+{
+    size_t in = comm_in_pieces(c->kind, group->size), out = comm_out_pieces(c->kind, group->size);
+    if (c->kind == COMM_SEND_RECEIVE && c->to == group->rank) return 0;
+    return (double)c->count * (double)comm_type_size(c->type) * (double)(in > out ? in : out);
+}
+
 /* The one place that every collective passes. */
 static Work *start(Group *group, Collective what)
 {
@@ -165,10 +115,8 @@ static Work *start(Group *group, Collective what)
     work->counted = group->counted && !uncounted;
     work->on_device = device_owns(what.out);
     if (work->counted) {
-        bool gathers = what.kind == COMM_ALL_GATHER || what.kind == COMM_REDUCE_SCATTER;
-        double bytes = (double)what.count * (double)comm_type_size(what.type) * (gathers ? group->size : 1);
         group->count[what.kind].calls++;
-        group->count[what.kind].payload += bytes * comm_payload_factor(what.kind, group->size);
+        group->count[what.kind].payload += size_of(group, &what) * comm_payload_factor(what.kind, group->size);
     }
 
     work->record = recorder_begin(comm_kind_name(what.kind), group->name, group->sequence, what.count, what.place.file,
@@ -218,6 +166,32 @@ Work *comm_start_reduce_scatter_at(Place place, Group *group, void *out, const v
     return start(group, what);
 }
 
+static void check_apart(const Group *group, const Collective *c)
+{
+    size_t bytes = c->count * comm_out_pieces(c->kind, group->size) * comm_type_size(c->type); /* of each buffer */
+    uintptr_t out = (uintptr_t)c->out, in = (uintptr_t)c->in;
+    if (out < in + bytes && in < out + bytes)
+        fatal("%s:%d: out and in of %s overlap", c->place.file, c->place.line, comm_kind_name(c->kind));
+}
+
+Work *comm_start_all_to_all_at(Place place, Group *group, void *out, const void *in, size_t count, CommType type)
+{
+    Collective what = {COMM_ALL_TO_ALL, .out = out, .in = in, .count = count, .type = type, .place = place};
+    check_apart(group, &what);
+    return start(group, what);
+}
+
+Work *comm_start_send_receive_at(Place place, Group *group, void *out, const void *in, size_t count, CommType type,
+                                 int distance)
+{
+    Collective what = {COMM_SEND_RECEIVE, out, in, count, type, .distance = distance, .place = place};
+    int n = group->size, forward = (distance % n + n) % n;
+    what.to = (group->rank + forward) % n;
+    what.from = (group->rank + n - forward) % n;
+    check_apart(group, &what);
+    return start(group, what);
+}
+
 void comm_wait(Work *work)
 {
     if (!work) return;
@@ -242,24 +216,6 @@ void comm_progress(void)
 
 /* --- counting --- */
 
-double comm_payload_factor(CommKind kind, int ranks)
-{
-    double n = ranks;
-    if (ranks == 1) return 0;
-    switch (kind) {
-    case COMM_ALL_REDUCE: return 2 * (n - 1) / n;
-    case COMM_ALL_GATHER:
-    case COMM_REDUCE_SCATTER: return (n - 1) / n;
-    case COMM_BROADCAST: return 1;
-    default: return 0;
-    }
-}
-
-CommCount group_count(const Group *group, CommKind kind)
-{
-    return group->count[kind];
-}
-
 void comm_uncounted(int on)
 {
     uncounted += on ? 1 : -1;
@@ -273,23 +229,4 @@ bool comm_same_bits(Group *group, const void *data, size_t bytes)
     comm_all_reduce(group, ends, 2, COMM_INT64, COMM_MAX);
     comm_uncounted(0);
     return ends[0] == -ends[1];
-}
-
-double comm_sent(void)
-{
-    double sent = 0;
-    for (int g = 0; g < group_total; g++)
-        for (int k = 0; k < COMM_KINDS; k++)
-            if (groups[g].counted) sent += groups[g].count[k].payload;
-    return sent;
-}
-
-Group *comm_group(int index)
-{
-    return index < group_total ? &groups[index] : NULL;
-}
-
-bool group_is_counted(const Group *group)
-{
-    return group->counted;
 }

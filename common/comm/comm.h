@@ -67,23 +67,34 @@ const char *group_name(const Group *group);
  *   all_reduce      buffer[count] becomes the sum (max, min) over ranks, the same bits on all of them
  *   all_gather      out[size * count]: piece r comes from rank r's in[count]; in may be out + rank * count
  *   reduce_scatter  out[count]: rank r gets the sum over ranks of piece r of in[size * count]
+ *   all_to_all      out[size * count]: piece r comes from rank r, where it is piece `rank` of in[size * count]
+ *   send_receive    in[count] goes to rank + distance, out[count] comes from rank - distance, modulo the group's size:
+ *                   one step around a ring. Any int is a distance, the same on all ranks; a multiple of the size copies
+ *
+ * The last two move bytes as they are, and their `out` and `in` do not overlap.
  */
 Work *comm_start_barrier_at(Place, Group *);
 Work *comm_start_broadcast_at(Place, Group *, void *buffer, size_t count, CommType, int root);
 Work *comm_start_all_reduce_at(Place, Group *, void *buffer, size_t count, CommType, CommOp);
 Work *comm_start_all_gather_at(Place, Group *, void *out, const void *in, size_t count, CommType);
 Work *comm_start_reduce_scatter_at(Place, Group *, void *out, const void *in, size_t count, CommType, CommOp);
+Work *comm_start_all_to_all_at(Place, Group *, void *out, const void *in, size_t count, CommType);
+Work *comm_start_send_receive_at(Place, Group *, void *out, const void *in, size_t count, CommType, int distance);
 
 #define COMM_HERE                      ((Place){__FILE__, __LINE__})
 #define comm_start_broadcast(...)      comm_start_broadcast_at(COMM_HERE, __VA_ARGS__)
 #define comm_start_all_reduce(...)     comm_start_all_reduce_at(COMM_HERE, __VA_ARGS__)
 #define comm_start_all_gather(...)     comm_start_all_gather_at(COMM_HERE, __VA_ARGS__)
 #define comm_start_reduce_scatter(...) comm_start_reduce_scatter_at(COMM_HERE, __VA_ARGS__)
+#define comm_start_all_to_all(...)     comm_start_all_to_all_at(COMM_HERE, __VA_ARGS__)
+#define comm_start_send_receive(...)   comm_start_send_receive_at(COMM_HERE, __VA_ARGS__)
 #define comm_barrier(group)            comm_wait(comm_start_barrier_at(COMM_HERE, group))
 #define comm_broadcast(...)            comm_wait(comm_start_broadcast(__VA_ARGS__))
 #define comm_all_reduce(...)           comm_wait(comm_start_all_reduce(__VA_ARGS__))
 #define comm_all_gather(...)           comm_wait(comm_start_all_gather(__VA_ARGS__))
 #define comm_reduce_scatter(...)       comm_wait(comm_start_reduce_scatter(__VA_ARGS__))
+#define comm_all_to_all(...)           comm_wait(comm_start_all_to_all(__VA_ARGS__))
+#define comm_send_receive(...)         comm_wait(comm_start_send_receive(__VA_ARGS__))
 
 /* Returns when the work is done; `work` is then no longer valid. NULL is allowed and returns at once. */
 void comm_wait(Work *work);
@@ -95,13 +106,8 @@ void comm_progress(void);
 
 typedef struct {
     long calls;
-    double payload; /* bytes: the size given to the call times the factor below */
+    double payload; /* bytes: the size given to the call times comm_payload_factor (kinds.h) */
 } CommCount;
-
-/* What nccl-tests multiplies a collective's size with for its bus bandwidth, which is what each rank sends where all
- * send equally much and no more than they must: for n ranks, all-reduce 2(n-1)/n, all-gather and reduce-scatter (n-1)/n
- * of the whole, broadcast 1; for one rank, 0. What MPI or NCCL really sends may differ. */
-double comm_payload_factor(CommKind kind, int ranks);
 
 CommCount group_count(const Group *group, CommKind kind);
 double comm_sent(void); /* payload of all counted groups since the start */

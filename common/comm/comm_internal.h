@@ -1,5 +1,5 @@
-/* What comm.c shares with what is behind it, comm_mpi.c and comm_nccl.c (or no_nccl.c), and with nobody else. comm.c
- * calls them, comm_nccl.c calls comm_mpi.c, and neither calls back. */
+/* What comm.c and groups.c share with what is behind them, comm_mpi.c and comm_nccl.c (or no_nccl.c), and with nobody
+ * else. comm.c calls all of these, comm_nccl.c and its comm_host_path.c call comm_mpi.c, and none calls back. */
 #pragma once
 
 #include "comm/comm.h"
@@ -12,6 +12,7 @@ typedef struct {
     CommType type;
     CommOp op;
     int root;
+    int distance, to, from; /* of a send_receive: as the caller gave it, and the two ranks that it means */
     Place place;
 } Collective;
 
@@ -38,6 +39,11 @@ struct Work {
 
 enum { GROUPS_MAX = 256, WORKS_MAX = 1024 }; /* one in flight for each unit of a model */
 
+/* --- groups.c --- */
+
+Group *group_new(const char *name); /* the next of the table, counted, with neither ranks nor communicator yet */
+void groups_forget(void);
+
 /* --- the backend --- */
 
 void backend_init(int *argc, char ***argv, int *world_rank, int *world_size, int *local_rank, int *local_ranks);
@@ -58,7 +64,7 @@ void backend_wait(Work *work);
 void backend_gather(const Group *group, void *all, const void *mine, size_t bytes);
 void backend_broadcast(const Group *group, void *data, size_t bytes);
 
-/* Debug builds: compares kind, count, type, operation and root with every rank of the group and aborts, naming both
+/* Debug builds: compares kind, count, type, operation, root and distance with every rank of the group and aborts, naming both
  * places, when they differ. Elsewhere: nothing. */
 void backend_compare(const Work *work);
 

@@ -16,9 +16,12 @@
         if (code_ != MPI_SUCCESS) mpi_fail(code_, #call, __FILE__, __LINE__);                                          \
     } while (0)
 
-static MPI_Comm comms[GROUPS_MAX];      /* by Group.index */
-static MPI_Request requests[WORKS_MAX]; /* by Work.index */
-static MPI_Comm host;                   /* the ranks that share memory with this one */
+enum { REQUESTS = 2 }; /* of one work: a send_receive has two, the other kinds have one and a null request */
+enum { SEND_RECEIVE_TAG = 1 };
+
+static MPI_Comm comms[GROUPS_MAX];                /* by Group.index */
+static MPI_Request requests[WORKS_MAX][REQUESTS]; /* by Work.index */
+static MPI_Comm host;                             /* the ranks that share memory with this one */
 static int comm_total;
 
 static void mpi_fail(int code, const char *call, const char *file, int line)
@@ -109,11 +112,12 @@ void backend_start(Work *work)
 {
     const Collective *c = &work->what;
     MPI_Comm comm = comms[work->group->index];
-    MPI_Request *request = &requests[work->index];
+    MPI_Request *request = requests[work->index];
     MPI_Datatype type = type_of(c->type);
     int count = (int)c->count;
     const char *mine =
         c->out ? (const char *)c->out + (size_t)work->group->rank * c->count * comm_type_size(c->type) : NULL;
+    request[1] = MPI_REQUEST_NULL;
     switch (c->kind) {
     case COMM_BARRIER: MPI_CHECK(MPI_Ibarrier(comm, request)); break;
     case COMM_BROADCAST: MPI_CHECK(MPI_Ibcast(c->out, count, type, c->root, comm, request)); break;
@@ -127,20 +131,28 @@ void backend_start(Work *work)
     case COMM_REDUCE_SCATTER:
         MPI_CHECK(MPI_Ireduce_scatter_block(c->in, c->out, count, type, op_of(c->op), comm, request));
         break;
+    case COMM_ALL_TO_ALL: MPI_CHECK(MPI_Ialltoall(c->in, count, type, c->out, count, type, comm, request)); break;
+    case COMM_SEND_RECEIVE:
+        /* One tag is enough for any number in flight: messages from one rank to another match in the order of the
+         * calls, and that order is the same on all ranks. In a group of 2 the distances 1 and -1 mean the same peer,
+         * and the first send there is the first receive here. */
+        MPI_CHECK(MPI_Irecv(c->out, count, type, c->from, SEND_RECEIVE_TAG, comm, &request[0]));
+        MPI_CHECK(MPI_Isend(c->in, count, type, c->to, SEND_RECEIVE_TAG, comm, &request[1]));
+        break;
     default: fatal("no such collective: %d", (int)c->kind);
     }
 }
 
 bool backend_test(Work *work)
 {
-    int done;
-    MPI_CHECK(MPI_Test(&requests[work->index], &done, MPI_STATUS_IGNORE));
+    int done = 1;
+    for (int r = 0; r < REQUESTS && done; r++) MPI_CHECK(MPI_Test(&requests[work->index][r], &done, MPI_STATUS_IGNORE));
     return done;
 }
 
 void backend_wait(Work *work)
 {
-    MPI_CHECK(MPI_Wait(&requests[work->index], MPI_STATUS_IGNORE));
+    for (int r = 0; r < REQUESTS; r++) MPI_CHECK(MPI_Wait(&requests[work->index][r], MPI_STATUS_IGNORE));
 }
 
 void backend_gather(const Group *group, void *all, const void *mine, size_t bytes)
@@ -157,7 +169,7 @@ void backend_broadcast(const Group *group, void *data, size_t bytes)
 
 #ifdef DEBUG
 typedef struct {
-    int kind, type, op, root, line, world_rank;
+    int kind, type, op, root, distance, line, world_rank;
     size_t count;
     char file[64];
 } Ticket;
@@ -165,8 +177,13 @@ typedef struct {
 static void print_ticket(const Ticket *t)
 {
     static const char *const types[] = {"byte", "int64", "double", "real", "acc"}, *const ops[] = {"sum", "max", "min"};
-    fprintf(stderr, "  rank %d: %s of %zu %s, %s, root %d, at %s:%d\n", t->world_rank,
-            comm_kind_name((CommKind)t->kind), t->count, types[t->type], ops[t->op], t->root, t->file, t->line);
+    fprintf(stderr, "  rank %d: %s of %zu %s", t->world_rank, comm_kind_name((CommKind)t->kind), t->count,
+            types[t->type]);
+    if (t->kind == COMM_SEND_RECEIVE)
+        fprintf(stderr, ", distance %d", t->distance);
+    else
+        fprintf(stderr, ", %s, root %d", ops[t->op], t->root);
+    fprintf(stderr, ", at %s:%d\n", t->file, t->line);
 }
 
 void backend_compare(const Work *work)
@@ -175,14 +192,15 @@ void backend_compare(const Work *work)
     Group *group = work->group;
     Ticket mine;
     memset(&mine, 0, sizeof mine);
-    mine = (Ticket){(int)c->kind, (int)c->type, (int)c->op, c->root, c->place.line, process_rank(), c->count, ""};
+    mine = (Ticket){(int)c->kind,  (int)c->type,   (int)c->op, c->root, c->distance,
+                    c->place.line, process_rank(), c->count,   ""};
     snprintf(mine.file, sizeof mine.file, "%s", c->place.file);
     Ticket *all = malloc((size_t)group->size * sizeof *all);
     backend_gather(group, all, &mine, sizeof mine);
     for (int r = 0; r < group->size; r++) {
         const Ticket *other = &all[r];
         bool same = other->kind == mine.kind && other->type == mine.type && other->op == mine.op &&
-                    other->root == mine.root && other->count == mine.count;
+                    other->root == mine.root && other->distance == mine.distance && other->count == mine.count;
         if (same) continue;
         if (group->rank == 0) {
             fprintf(stderr, "mismatch on group %s at collective #%ld:\n", group->name, group->sequence);

@@ -1,5 +1,5 @@
 /* Collectives on GPU memory: over NCCL, one communicator and one stream per group; or, where ranks of the group share a
- * GPU, which NCCL refuses, over MPI through pinned host memory.
+ * GPU, which NCCL refuses, over MPI through pinned host memory (comm_host_path.h).
  *
  * A collective waits for the kernels launched before it, and the kernels after comm_wait wait for it: both by events
  * between streams, so on the NCCL path the host never waits. Collectives of different groups start in program order,
@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "comm/comm_host_path.h"
 #include "comm/comm_internal.h"
 #include "comm/device_watch.h"
 #include "base/error.h"
@@ -40,8 +41,6 @@ static pthread_mutex_t lanes_mutex = PTHREAD_MUTEX_INITIALIZER;
 /* By Work.index. */
 static struct {
     cudaEvent_t ready, done; /* its input is there; its output is there */
-    char *in, *out;          /* pinned, on the host path */
-    size_t in_bytes, out_bytes;
 } slots[WORKS_MAX];
 
 static cudaEvent_t begun[RECORDS], passed[RECORDS]; /* by Work.record; the watchdog's thread asks */
@@ -161,6 +160,27 @@ static ncclDataType_t nccl_type(CommType type)
     }
 }
 
+/* Sends and receives that wait for each other are one NCCL group, so that they advance together; so are those of a rank
+ * with itself. Those with the same peer match in the order of the calls, which is the same on all ranks. */
+static void all_to_all(const Collective *c, int ranks, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
+{
+    size_t piece = c->count * comm_type_size(c->type);
+    NCCL_CHECK(ncclGroupStart());
+    for (int r = 0; r < ranks; r++) {
+        NCCL_CHECK(ncclSend((const char *)c->in + (size_t)r * piece, c->count, type, r, comm, stream));
+        NCCL_CHECK(ncclRecv((char *)c->out + (size_t)r * piece, c->count, type, r, comm, stream));
+    }
+    NCCL_CHECK(ncclGroupEnd());
+}
+
+static void send_receive(const Collective *c, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
+{
+    NCCL_CHECK(ncclGroupStart());
+    NCCL_CHECK(ncclSend(c->in, c->count, type, c->to, comm, stream));
+    NCCL_CHECK(ncclRecv(c->out, c->count, type, c->from, comm, stream));
+    NCCL_CHECK(ncclGroupEnd());
+}
+
 static void start_nccl(Work *work)
 {
     const Collective *c = &work->what;
@@ -182,6 +202,8 @@ static void start_nccl(Work *work)
     case COMM_ALL_REDUCE: NCCL_CHECK(ncclAllReduce(c->out, c->out, c->count, type, op, comm, stream)); break;
     case COMM_ALL_GATHER: NCCL_CHECK(ncclAllGather(c->in, c->out, c->count, type, comm, stream)); break;
     case COMM_REDUCE_SCATTER: NCCL_CHECK(ncclReduceScatter(c->in, c->out, c->count, type, op, comm, stream)); break;
+    case COMM_ALL_TO_ALL: all_to_all(c, work->group->size, type, comm, stream); break;
+    case COMM_SEND_RECEIVE: send_receive(c, type, comm, stream); break;
     default: fatal("no such collective on a GPU: %s", comm_kind_name(c->kind));
     }
     work->marks[1] = mark_stream(stream);
@@ -189,84 +211,6 @@ static void start_nccl(Work *work)
     CUDA_CHECK(cudaEventRecord(passed[work->record], stream));
     recorder_hand_to_gpu(work->record);
     last_issued = slots[work->index].done;
-}
-
-/* --- over MPI, through the host --- */
-
-static void grow(char **pinned, size_t *room, size_t bytes)
-{
-    if (*room >= bytes) return;
-    if (*pinned) CUDA_CHECK(cudaFreeHost(*pinned));
-    CUDA_CHECK(cudaMallocHost((void **)pinned, bytes));
-    *room = bytes;
-}
-
-/* Sums of bf16 travel in float. */
-static void widen(float *to, const real *from, size_t count)
-{
-    for (size_t i = 0; i < count; i++) to[i] = (float)real_double(from[i]);
-}
-
-static void narrow(real *to, const float *from, size_t count)
-{
-    for (size_t i = 0; i < count; i++) to[i] = real_of((double)from[i]);
-}
-
-static bool reduces(CommKind kind)
-{
-    return kind == COMM_ALL_REDUCE || kind == COMM_REDUCE_SCATTER;
-}
-
-static bool travels_wide(const Collective *c)
-{
-    return sizeof(real) == 2 && c->type == COMM_REAL && reduces(c->kind);
-}
-
-static size_t in_count(const Work *work)
-{
-    return work->what.kind == COMM_REDUCE_SCATTER ? work->what.count * (size_t)work->group->size : work->what.count;
-}
-
-static size_t out_count(const Work *work)
-{
-    return work->what.kind == COMM_ALL_GATHER ? work->what.count * (size_t)work->group->size : work->what.count;
-}
-
-static void start_host(Work *work)
-{
-    Collective *c = &work->what;
-    size_t size = comm_type_size(c->type), wide = travels_wide(c) ? sizeof(float) : size;
-    size_t ins = in_count(work), outs = out_count(work);
-    const void *from = c->in ? c->in : c->out;
-    bool in_place = !c->in;
-    grow(&slots[work->index].out, &slots[work->index].out_bytes, outs * wide);
-    if (!in_place) grow(&slots[work->index].in, &slots[work->index].in_bytes, ins * wide);
-    char *in = in_place ? slots[work->index].out : slots[work->index].in;
-    CUDA_CHECK(cudaMemcpyAsync(in, from, ins * size, cudaMemcpyDeviceToHost, cuda_stream()));
-    CUDA_CHECK(cudaStreamSynchronize(cuda_stream()));
-
-    Work staged = *work;
-    staged.what.out = slots[work->index].out;
-    staged.what.in = in_place ? NULL : in;
-    if (travels_wide(c)) {
-        float *widened = malloc(ins * sizeof *widened);
-        if (!widened) fatal("out of memory");
-        widen(widened, (const real *)(const void *)in, ins);
-        memcpy(in, widened, ins * sizeof *widened);
-        free(widened);
-        staged.what.type = COMM_ACC;
-    }
-    backend_start(&staged);
-}
-
-static void finish_host(const Work *work)
-{
-    const Collective *c = &work->what;
-    char *out = slots[work->index].out;
-    size_t outs = out_count(work);
-    if (travels_wide(c)) narrow((real *)(void *)out, (const float *)(const void *)out, outs);
-    CUDA_CHECK(cudaMemcpyAsync(c->out, out, outs * comm_type_size(c->type), cudaMemcpyHostToDevice, cuda_stream()));
-    CUDA_CHECK(cudaStreamSynchronize(cuda_stream())); /* the pinned buffer will be used again */
 }
 
 /* --- either way --- */
@@ -279,18 +223,14 @@ void device_start(Work *work)
         CUDA_CHECK(cudaEventCreateWithFlags(&slots[work->index].done, cudaEventDisableTiming));
     }
     if (lanes[work->group->index].over_host)
-        start_host(work);
+        host_path_start(work);
     else
         start_nccl(work);
 }
 
 bool device_test(Work *work)
 {
-    if (lanes[work->group->index].over_host) {
-        if (!backend_test(work)) return false;
-        finish_host(work);
-        return true;
-    }
+    if (lanes[work->group->index].over_host) return host_path_test(work);
     cudaError_t code = cudaEventQuery(slots[work->index].done);
     if (code == cudaErrorNotReady) return false;
     CUDA_CHECK(code);
@@ -299,10 +239,8 @@ bool device_test(Work *work)
 
 void device_wait(Work *work)
 {
-    if (lanes[work->group->index].over_host) {
-        backend_wait(work);
-        finish_host(work);
-        return;
-    }
-    CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(), slots[work->index].done, 0));
+    if (lanes[work->group->index].over_host)
+        host_path_wait(work);
+    else
+        CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(), slots[work->index].done, 0));
 }
