@@ -32,11 +32,13 @@ static DdpOptions random_ddp(Random *r)
 static Case one_device(Random *r)
 {
     return (Case){.tp = 1,
+                  .cp = 1,
                   .fsdp = 1,
                   .dp = 1,
                   .t = random_training(r),
                   .ddp = {.overlap = 1, .bucket_mb = 1},
                   .tensor = {.tp = 1, .overlap_chunks = 1},
+                  .context = {.cp = 1, .method = "ring", .layout = "zigzag", .ulysses_size = 1},
                   .slow_rank = -1};
 }
 
@@ -49,7 +51,7 @@ static void split_along_tp(Random *r, Case *c, int tp)
         if (heads % k == 0 && (k % tp == 0 || tp % k == 0)) kv_heads = k;
     }
     c->tp = tp;
-    c->window = random_int(r, 0, 1) ? random_int(r, 1, 9) : 0;
+    c->t.window = random_int(r, 0, 1) ? random_int(r, 1, 9) : 0;
     c->tensor = (TensorOptions){.tp = tp, .sp = tp > 1 && random_int(r, 0, 2) > 0};
     c->tensor.overlap_chunks = c->tensor.sp ? random_int(r, 1, 3) : 1;
     c->t.model.heads = heads;
@@ -57,6 +59,55 @@ static void split_along_tp(Random *r, Case *c, int tp)
     c->t.model.ff = tp * random_int(r, 1, 8);
     c->t.seq = c->tensor.sp ? tp * (int)c->tensor.overlap_chunks * random_int(r, 1, 3) : random_int(r, 1, 17);
     c->t.model.max_seq = c->t.seq;
+}
+
+static int random_divisor(Random *r, int n)
+{
+    int d = random_int(r, 1, n);
+    while (n % d) d--;
+    return d;
+}
+
+/* Cuts the sequences along cp. `multiple`: of the rows that a rank has of a sequence. Heads are drawn so that the
+ * teams can exchange them: kv heads fewer than the team, equal to it, or more. */
+static void cut_along_cp(Random *r, Case *c, int cp, int multiple)
+{
+    static const char *const methods[] = {"ring", "allgather", "ulysses", "ring"};
+    static const char *const layouts[] = {"zigzag", "contiguous"};
+    const char *method = methods[random_int(r, 0, 3)];
+    int U = strcmp(method, "ulysses") == 0 ? cp : random_int(r, 0, 1) ? random_divisor(r, cp) : 1;
+    c->cp = cp;
+    c->context =
+        (ContextOptions){.cp = cp, .method = method, .layout = layouts[random_int(r, 0, 1)], .ulysses_size = U};
+    int least = cut_multiple(context_cut(&c->context));
+    while (least % (cp * multiple)) least += cut_multiple(context_cut(&c->context));
+    c->t.seq = c->t.model.max_seq = least * random_int(r, 1, least < 12 ? 3 : 1);
+    c->t.window = random_int(r, 0, 2) ? 0 : random_int(r, 1, c->t.seq);
+    c->t.prefix = random_int(r, 0, 2) ? 0 : random_int(r, 1, (c->t.seq + 1) / 2);
+    c->t.pack = random_int(r, 0, 1);
+    if (U == 1) return;
+    int tp = c->tp, heads = U * random_int(r, 1, 2), kv_heads = 0; /* of a rank along tp */
+    while (!kv_heads) {
+        int k = random_int(r, 1, heads);
+        if (heads % k == 0 && (k % U == 0 || U % k == 0)) kv_heads = k;
+    }
+    c->t.model.heads = tp * heads;
+    c->t.model.kv_heads = tp * kv_heads;
+}
+
+Case random_context_case(Random *r, int index)
+{
+    const int cps[] = {2, 4, 3, 8, 1, 2, 4};
+    Case c = one_device(r);
+    int cp = cps[index % 7];
+    cut_along_cp(r, &c, cp, 1);
+    c.dp = cp <= 4 ? random_int(r, 1, 2) : 1;
+    c.ddp = random_ddp(r);
+    c.recompute = random_int(r, 0, 3) == 0;
+    /* A row that sees one key has no gradient of q and k in theory. What is computed is rounding, and AdamW turns any
+     * gradient into an update of size lr. So cases with many such rows use SGD. */
+    if (c.t.seq < 8 || (c.t.window > 0 && c.t.window < 3)) c.t.optimizer = OPTIMIZER_SGD;
+    return c;
 }
 
 Case random_ddp_case(Random *r, int index)
@@ -101,38 +152,43 @@ Case random_tensor_case(Random *r, int index)
 Case random_composed_case(Random *r, int index)
 {
     static const char *const strategies[] = {NULL, "zero1", "zero2", "zero3", "fsdp", "hsdp", "ddp"};
-    static const int shapes[][3] = {{2, 2, 2}, {2, 2, 1}, {4, 2, 1}, {2, 1, 4}, {1, 2, 2},
-                                    {2, 4, 1}, {4, 1, 2}, {1, 4, 2}, {8, 1, 1}, {2, 3, 1}};
-    const int *shape = shapes[index % 10];
+    /* tp, cp, fsdp, dp */
+    static const int shapes[][4] = {{2, 1, 2, 2}, {2, 2, 2, 1}, {4, 1, 2, 1}, {2, 1, 1, 4}, {1, 2, 2, 2},
+                                    {2, 1, 4, 1}, {4, 2, 1, 1}, {1, 1, 4, 2}, {8, 1, 1, 1}, {2, 1, 3, 1},
+                                    {2, 2, 1, 2}, {1, 4, 2, 1}, {1, 2, 1, 2}};
+    const int *shape = shapes[index % 13];
     Case c = one_device(r);
     split_along_tp(r, &c, shape[0]);
+    if (shape[1] > 1) cut_along_cp(r, &c, shape[1], c.tensor.sp ? c.tp * (int)c.tensor.overlap_chunks : 1);
     c.ddp = random_ddp(r);
-    c.sharding = random_sharding(r, strategies[index / 10 % 7]);
+    c.sharding = random_sharding(r, strategies[index / 13 % 7]);
     bool sharded = c.sharding.strategy && strcmp(c.sharding.strategy, "ddp") != 0;
-    c.fsdp = sharded ? shape[1] : 1;
-    c.dp = shape[1] * shape[2] / c.fsdp;
+    c.fsdp = sharded ? shape[2] : 1;
+    c.dp = shape[2] * shape[3] / c.fsdp;
     c.recompute = random_int(r, 0, 1);
     return c;
 }
 
 int case_ranks(const Case *c)
 {
-    return c->tp * c->fsdp * c->dp;
+    return c->tp * c->cp * c->fsdp * c->dp;
 }
 
 const char *describe_case(const Case *c)
 {
     static char text[700];
     const ShardingOptions *s = &c->sharding;
-    int n = snprintf(text, sizeof text, "tp %d fsdp %d dp %d ", c->tp, c->fsdp, c->dp);
+    int n = snprintf(text, sizeof text, "tp %d cp %d fsdp %d dp %d ", c->tp, c->cp, c->fsdp, c->dp);
     if (s->strategy)
         n += snprintf(text + n, sizeof text - (size_t)n, "%s prefetch %ld reshard %ld accumulate_sharded %ld ",
                       s->strategy, s->prefetch, s->reshard, s->accumulate_sharded);
     else
         n += snprintf(text + n, sizeof text - (size_t)n, "overlap %ld bucket %g ", c->ddp.overlap, c->ddp.bucket_mb);
     if (c->tp > 1)
-        n += snprintf(text + n, sizeof text - (size_t)n, "sp %ld chunks %ld window %d ", c->tensor.sp,
-                      c->tensor.overlap_chunks, c->window);
+        n += snprintf(text + n, sizeof text - (size_t)n, "sp %ld chunks %ld ", c->tensor.sp, c->tensor.overlap_chunks);
+    if (c->cp > 1)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s %s ulysses %ld ", c->context.method, c->context.layout,
+                      c->context.ulysses_size);
     n += snprintf(text + n, sizeof text - (size_t)n, "recompute %d ", c->recompute);
     describe_training(&c->t, text + n, sizeof text - (size_t)n);
     return text;
@@ -149,42 +205,54 @@ Group *first_ranks(int ranks)
     return made[ranks];
 }
 
-static CaseGroups make_groups(Shape shape, Group *world)
+static CaseGroups make_groups(Shape shape, ShardBy by, Group *world)
 {
     CaseGroups g = {0};
     g.mesh = mesh_create(world, shape);
-    g.shard = sharding_groups(&g.mesh);
+    g.shard = sharding_groups(&g.mesh, by);
     g.tp = mesh_group(&g.mesh, ALONG_TP, "tp");
-    if (shape_size(shape, ALONG_TP | ALONG_FSDP) > 1) g.model = mesh_group(&g.mesh, ALONG_TP | ALONG_FSDP, "model");
     return g;
+}
+
+/* The axes along which each rank holds another part of the model. */
+static unsigned axes_of_model(const Case *c)
+{
+    bool shards = c->sharding.strategy && strategy_find(c->sharding.strategy)->placement.by != SHARD_NOTHING;
+    return shards || c->fsdp > 1 ? ALONG_TP | ALONG_SHARDS : ALONG_TP;
+}
+
+static bool same_groups(const Case *a, const Case *b)
+{
+    bool kv = a->tp == b->tp && (a->t.model.kv_heads < a->tp ? a->t.model.kv_heads : 0) ==
+                                    (b->t.model.kv_heads < b->tp ? b->t.model.kv_heads : 0);
+    return kv && a->cp == b->cp && a->fsdp == b->fsdp && a->dp == b->dp && axes_of_model(a) == axes_of_model(b) &&
+           a->context.ulysses_size == b->context.ulysses_size;
 }
 
 const CaseGroups *case_groups(const Case *c)
 {
-    enum { SHAPES = 48, HEADS = 9 };
+    enum { KINDS = 96 };
     static struct {
-        int tp, fsdp, dp;
+        Case of;
         CaseGroups groups;
-        Group *kv[HEADS]; /* the index is the model's number of kv heads if that is less than tp; else 0 */
-        bool has_kv[HEADS];
-    } made[SHAPES];
+    } made[KINDS];
     static int count;
     Group *world = first_ranks(case_ranks(c));
-    int i = 0, heads = c->t.model.kv_heads < c->tp ? c->t.model.kv_heads : 0;
-    while (i < count && !(made[i].tp == c->tp && made[i].fsdp == c->fsdp && made[i].dp == c->dp)) i++;
+    int i = 0;
+    while (i < count && !same_groups(&made[i].of, c)) i++;
     if (i == count) {
-        CHECK(count < SHAPES);
-        made[count].tp = c->tp;
-        made[count].fsdp = c->fsdp;
-        made[count].dp = c->dp;
-        if (world) made[count].groups = make_groups((Shape){{c->tp, 1, c->fsdp, c->dp}}, world);
-        count++;
+        CHECK(count < KINDS);
+        made[count++].of = *c;
+        CaseGroups *g = &made[i].groups;
+        if (world) {
+            ShardBy by = axes_of_model(c) == ALONG_TP ? SHARD_NOTHING : SHARD_MODEL;
+            *g = make_groups((Shape){{c->tp, c->cp, c->fsdp, c->dp}}, by, world);
+            if (shape_size(g->mesh.shape, axes_of_model(c)) > 1)
+                g->model = mesh_group(&g->mesh, axes_of_model(c), "model");
+            g->kv = tensor_kv_group(g->tp, &c->t.model);
+            g->context = context_groups(&g->mesh, &c->context);
+        }
     }
-    if (!made[i].has_kv[heads]) {
-        made[i].has_kv[heads] = true;
-        if (world) made[i].kv[heads] = tensor_kv_group(made[i].groups.tp, &c->t.model);
-    }
-    made[i].groups.kv = made[i].kv[heads];
     return world ? &made[i].groups : NULL;
 }
 
@@ -193,12 +261,12 @@ const CaseGroups *case_groups(const Case *c)
 Expected case_expected(const Case *c)
 {
     const Training *t = &c->t;
-    Shape shape = {{c->tp, 1, c->fsdp, c->dp}};
-    int rows = t->sequences * t->seq, stream_parts = c->tensor.sp ? c->tp : 1, reduces = 1;
+    Shape shape = {{c->tp, c->cp, c->fsdp, c->dp}};
+    int rows = t->sequences * t->seq / c->cp, stream_parts = c->tensor.sp ? c->tp : 1, reduces = 1;
     Placement placement = {.tp = c->tp};
     if (c->sharding.strategy) placement = strategy_find(c->sharding.strategy)->placement;
     placement.tp = c->tp;
-    placement.ranks = c->fsdp;
+    placement.ranks = placement.by == SHARD_NOTHING ? 1 : shape_size(shape, ALONG_SHARDS);
     Expected e = {.optimizer_bytes = t->optimizer == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
     expect_params(&e, &t->model, placement);
     e.memory[MEMORY_OPTIMIZER] += sizeof(StepScalars);
@@ -209,11 +277,13 @@ Expected case_expected(const Case *c)
         sharding_expect(&e, &table, &c->sharding, shape, t->accumulate, 1);
         if (sharding_reduces_each(&c->sharding)) reduces = t->accumulate;
     } else {
-        ddp_expect(&e, &table, c->ddp, c->dp, 1);
+        ddp_expect(&e, &table, c->ddp, c->cp * c->dp, 1);
     }
     params_free(&table);
     tensor_expect(&e, &t->model, &c->tensor, rows, c->recompute, t->accumulate, reduces, 1);
-    if (c->tp * c->fsdp > 1) expect(&e, "model", COMM_ALL_REDUCE, 1, 8, c->tp * c->fsdp);
+    context_expect(&e, &slice, &c->context, training_order(t, 1), rows, c->recompute, t->accumulate, 1);
+    int model_ranks = shape_size(shape, axes_of_model(c));
+    if (model_ranks > 1) expect(&e, "model", COMM_ALL_REDUCE, 1, 8, model_ranks);
     return e;
 }
 

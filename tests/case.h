@@ -1,20 +1,21 @@
 /* A case: one configuration of the schemes, alone or together. The test trains it for two steps beside a single
- * device and compares element by element. Layers are split along tp; along fsdp and dp runs a strategy of tiny-fsdp,
- * or tiny-ddp. */
+ * device and compares element by element. Layers are split along tp, sequences along cp; along cp, fsdp and dp runs a
+ * strategy of tiny-fsdp, or tiny-ddp. */
 #pragma once
 
+#include "context_parallel.h"
 #include "ddp.h"
 #include "sharding.h"
 #include "tensor_parallel.h"
 #include "training.h"
 
 typedef struct {
-    int tp, fsdp, dp; /* it runs on the first tp x fsdp x dp ranks of the world */
+    int tp, cp, fsdp, dp; /* it runs on the first tp x cp x fsdp x dp ranks of the world */
     Training t;
-    int window;               /* a row attends to at most so many keys; 0: to all keys up to its own */
     ShardingOptions sharding; /* strategy NULL: tiny-ddp runs along dp */
     DdpOptions ddp;
     TensorOptions tensor;
+    ContextOptions context;
     bool recompute;
     int slow_rank;        /* this rank sleeps in its hooks; -1: no rank does */
     const char *tampered; /* after the last step the test changes the last rank's values of this parameter; or NULL */
@@ -41,6 +42,7 @@ typedef struct {
 Case random_ddp_case(Random *random, int index);
 Case random_shard_case(Random *random, int index);
 Case random_tensor_case(Random *random, int index);
+Case random_context_case(Random *random, int index);
 Case random_composed_case(Random *random, int index);
 
 /* The options of a strategy, with prefetch, reshard and sharded accumulation switched on, as by default. */
@@ -68,6 +70,7 @@ typedef struct {
     Mesh mesh;
     ShardGroups shard; /* shard.replicate is the group along dp */
     Group *tp, *kv, *model;
+    ContextGroups context;
 } CaseGroups;
 
 /* [all ranks of the world] The groups are made once for each shape. NULL on ranks that are not in the case. */

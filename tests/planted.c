@@ -81,7 +81,11 @@ static void train_twin(Subject *s)
 static Subject create_subject(int index)
 {
     Subject s = {.name = placements[index].name, .kernels = kernels_cpu()};
-    Case c = {.tp = placements[index].tp, .fsdp = placements[index].fsdp, .dp = placements[index].dp};
+    Case c = {.tp = placements[index].tp,
+              .cp = 1,
+              .context = {.ulysses_size = 1},
+              .fsdp = placements[index].fsdp,
+              .dp = placements[index].dp};
     c.t.model = tiny_model(placements[index].kv_heads);
     const CaseGroups *g = case_groups(&c);
     int seq = placements[index].seq;

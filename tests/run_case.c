@@ -66,6 +66,7 @@ typedef struct {
     Sharding sharding;
     Ddp ddp;
     TensorParallel tensor;
+    ContextParallel context;
 } Run;
 
 /* The training step of main.c, from the batch that is read to the reduced gradients. `alone`: no scheme, for the
@@ -84,13 +85,6 @@ static double accumulate_gradients(Run *run, bool alone)
     if (!alone && run->sharded) sharding_finish(&run->sharding);
     if (!alone && !run->sharded) ddp_finish(&run->ddp);
     return model_read_loss(model);
-}
-
-/* Makes each row attend to at most `window` keys. 0: changes nothing. */
-static void narrow(Batch *b, int window)
-{
-    for (int i = 0; i < b->rows.count && window; i++)
-        if (b->rows.id[i] + 1 - window > b->rows.lo[i]) b->rows.lo[i] = b->rows.id[i] + 1 - window;
 }
 
 /* Fills the gradients' padding with large values: the norm must not count them. */
@@ -119,8 +113,9 @@ static Placement placement_of(const Case *c, const CaseGroups *g)
 {
     Placement p = {.by = SHARD_NOTHING};
     if (c->sharding.strategy) p = strategy_find(c->sharding.strategy)->placement;
-    p.ranks = c->fsdp;
-    p.rank = g->mesh.coordinate[AXIS_FSDP];
+    bool sharded = p.by != SHARD_NOTHING;
+    p.ranks = sharded ? shape_size(g->mesh.shape, ALONG_SHARDS) : 1;
+    p.rank = sharded ? shape_index(g->mesh.shape, group_rank(g->mesh.world), ALONG_SHARDS) : 0;
     p.tp = c->tp;
     p.tp_rank = g->mesh.coordinate[AXIS_TP];
     p.model_group = g->model;
@@ -130,7 +125,7 @@ static Placement placement_of(const Case *c, const CaseGroups *g)
 /* Creates all but the batch: the caller made it before it noted the bytes held, so the formulas leave it out. */
 static void create(Run *run, const Case *c, const CaseGroups *g, const Kernels *kernels)
 {
-    int rows = run->batch.sequences * c->t.seq;
+    int rows = run->batch.step_rows;
     ModelPart part = {
         .placement = placement_of(c, g), .recompute = c->recompute, .stream_parts = c->tensor.sp ? c->tp : 1};
     run->sharded = c->sharding.strategy != NULL;
@@ -143,6 +138,7 @@ static void create(Run *run, const Case *c, const CaseGroups *g, const Kernels *
     else
         run->ddp = ddp_create(params, &run->model->micro_step, g->shard.replicate, c->ddp);
     run->tensor = tensor_create(run->model, g->tp, g->kv, c->tensor, rows);
+    run->context = context_create(run->model, g->context, &c->context, run->batch.order, rows);
     run->optimizer = optimizer_create(training_recipe(&c->t), params, kernels);
 }
 
@@ -167,11 +163,11 @@ static void tamper(const Params *p, const char *name)
         unit->weights[v->offset - unit->offset + e] = (real)1e6;
 }
 
-static void step_and_compare(Run *run, Run *twin, const Case *c, const CaseGroups *g, long step, Outcome *out)
+static void step_and_compare(Run *run, Run *twin, const CaseGroups *g, long step, Outcome *out)
 {
     Params *ours = &run->model->params, *theirs = &twin->model->params;
-    batch_read(&run->batch, step), narrow(&run->batch, c->window);
-    batch_read(&twin->batch, step), narrow(&twin->batch, c->window);
+    batch_read(&run->batch, step);
+    batch_read(&twin->batch, step);
     double loss = accumulate_gradients(run, false), want = accumulate_gradients(twin, true);
     out->same_numbers = comm_same_bits(g->tp, &loss, sizeof loss) && out->same_numbers;
     comm_uncounted(1);
@@ -201,7 +197,7 @@ static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
     Kernels kernels = kernels_cpu();
     Run twin = create_twin(c, data, &kernels);
     Run run = {.batch = batch_create(data, training_order(&c->t, c->fsdp * c->dp), c->t.accumulate,
-                                     batch_share(&g->mesh, (Cut){0}), &kernels)};
+                                     batch_share(&g->mesh, context_cut(&c->context)), &kernels)};
     size_t held[MEMORY_CATEGORIES];
     for (int m = 0; m < MEMORY_CATEGORIES; m++) held[m] = memory_held((MemoryCategory)m);
     create(&run, c, g, &kernels);
@@ -216,16 +212,18 @@ static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
     schemes = seam_chain(&chain[1], inner, schemes);
     run.model->seams.parameters = seam_chain(&chain[2], schemes, outer);
     if (c->tp > 1) run.model->seams.features = tensor_seam(&run.tensor);
+    if (c->cp > 1) run.model->seams.sequence = context_seam(&run.context);
     Replicas replicas = {0};
     run.sharded ? sharding_replicas(&run.sharding, &replicas) : ddp_replicas(&run.ddp, &replicas);
     tensor_replicas(&run.tensor, &replicas);
     out.replicas_equal = params_unequal(ours, &kernels, &replicas) == NULL;
 
     Expected expected = case_expected(c);
-    Group *counted[] = {g->shard.gather, g->shard.reduce, g->shard.replicate, g->tp, g->kv, g->model};
+    Group *counted[] = {g->shard.gather, g->shard.reduce, g->shard.replicate, g->tp,
+                        g->kv,           g->model,        g->context.team,    g->context.teams};
     for (long step = 0; step < 2; step++) {
-        Counters before = training_counters(counted, 6);
-        step_and_compare(&run, &twin, c, g, step, &out);
+        Counters before = training_counters(counted, 8);
+        step_and_compare(&run, &twin, g, step, &out);
         if (!*out.ledger) training_ledger(out.ledger, sizeof out.ledger, &expected, &before, held);
     }
     out.weight = worst_error(ours, MASTERS, theirs, theirs->shard[0].master, &out);
@@ -242,6 +240,7 @@ static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
 
     destroy(&run);
     tensor_free(&run.tensor);
+    context_free(&run.context);
     run.sharded ? sharding_free(&run.sharding) : ddp_free(&run.ddp);
     destroy(&twin);
     return out;

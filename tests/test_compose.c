@@ -42,7 +42,7 @@ static void all_three_axes(void **state)
     static const char *const strategies[] = {"zero1", "zero2", "zero3", "fsdp"};
     for (int i = 0; i < 8; i++) {
         Random r = {.seed = 92};
-        Case c = random_composed_case(&r, 1);
+        Case c = random_composed_case(&r, 0);
         c.sharding = sharding_defaults(strategies[i / 2]);
         c.sharding.accumulate_sharded = i % 2;
         c.fsdp = c.dp = c.tp = c.tensor.tp = 2;

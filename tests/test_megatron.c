@@ -171,8 +171,9 @@ static void sample_of_a_split_vocabulary(void **state)
         TensorOptions options = {.tp = tp, .overlap_chunks = 1};
         TensorParallel tensor = tensor_create(m, groups[tp], kv, options, SEQ);
         if (tp > 1) m->seams.features = tensor_seam(&tensor);
+        Batch batch = {.order = {.seed = 9, .seq = SEQ}, .share = {.cut = {.ranks = 1, .sharers = 1}}};
         capture_begin();
-        sample_print(m, "ab", TOKENS, SEQ, 9, true);
+        sample_print(m, "ab", TOKENS, &batch, true);
         capture_end(tp == 1 ? want : got, sizeof want);
         bool last = strstr(want, " 130") != NULL;
         assert_together(tp > 1 || last, "the last word of the vocabulary is not drawn");

@@ -23,7 +23,7 @@ static Case case_of(int sp)
     c.t.model.vocab = 33;
     c.t.model.qk_norm = true;
     c.t.seq = c.t.model.max_seq = 16;
-    c.window = 0;
+    c.t.window = 0;
     c.t.ignore = 0.5;
     c.t.clip = 0.1;
     c.t.accumulate = 2;

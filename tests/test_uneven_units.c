@@ -103,7 +103,12 @@ static bool shards_are(const Params *p, bool grads, int ranks, int accumulate)
 static void run(const char *strategy, int fsdp, int accumulate, bool reshard, bool accumulate_sharded)
 {
     Kernels kernels = kernels_cpu();
-    Case c = {.tp = 1, .fsdp = fsdp, .dp = 4 / fsdp, .t = {.model = {.kv_heads = 1}}};
+    Case c = {.tp = 1,
+              .cp = 1,
+              .context = {.ulysses_size = 1},
+              .fsdp = fsdp,
+              .dp = 4 / fsdp,
+              .t = {.model = {.kv_heads = 1}}};
     const CaseGroups *g = case_groups(&c);
     Params p = uneven_table();
     Placement placement = strategy_find(strategy)->placement;

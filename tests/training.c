@@ -46,10 +46,10 @@ char *describe_training(const Training *t, char *text, size_t size)
 {
     snprintf(text, size,
              "layers %d width %d heads %d/%d x %d ff %d vocab %d tied %d qk_norm %d seq %d sequences %d accumulate %d "
-             "ignore %g clip %g seed %ld",
+             "ignore %g clip %g window %d prefix %d pack %d seed %ld",
              t->model.layers, t->model.width, t->model.heads, t->model.kv_heads, t->model.head_dim, t->model.ff,
              t->model.vocab, t->model.tied, t->model.qk_norm, t->seq, t->sequences, t->accumulate, t->ignore, t->clip,
-             t->seed);
+             t->window, t->prefix, t->pack, t->seed);
     return text;
 }
 
@@ -58,7 +58,11 @@ DataOrder training_order(const Training *t, int replicas)
     return (DataOrder){.seed = (uint64_t)t->seed,
                        .batch = replicas * t->sequences * t->accumulate,
                        .seq = t->seq,
-                       .ignore = t->ignore};
+                       .ignore = t->ignore,
+                       .window = t->window,
+                       .prefix = t->prefix,
+                       .pack = t->pack,
+                       .document = 7};
 }
 
 OptimizerConfig training_recipe(const Training *t)

@@ -11,6 +11,7 @@ typedef struct {
     ModelConfig model;
     int seq, sequences, accumulate; /* `sequences`: those that one rank along dp or fsdp reads in one micro-step */
     double ignore, clip;            /* gradients are clipped in about half of the cases */
+    int window, prefix, pack;       /* what rows see; documents begin at token 7 */
     OptimizerKind optimizer;
     long seed;
 } Training;

@@ -150,8 +150,8 @@ void context_attend(ContextParallel *c, real *out, acc *lse, const Queries *q, i
 }
 
 void context_attend_backward(ContextParallel *c, real *dqkv, acc *dkv, acc *dot, const real *dout, const real *out,
-                             const acc *lse, const Queries *q, int keys, const real *k, const real *v,
-                             size_t kv_stride, unsigned flags)
+                             const acc *lse, const Queries *q, int keys, const real *k, const real *v, size_t kv_stride,
+                             unsigned flags)
 {
     size_t width = (size_t)q->kv_heads * (size_t)q->head_dim;
     real *dk = dqkv + q->heads * q->head_dim, *dv = dk + width;
@@ -159,9 +159,10 @@ void context_attend_backward(ContextParallel *c, real *dqkv, acc *dkv, acc *dot,
     for (int b = 0; b < c->blocks; b++) {
         AttentionShape shape = shape_of(c, q, keys, b, kv_stride, flags);
         size_t row = (size_t)b * (size_t)shape.keys, at = row * kv_stride;
-        c->kernels.attention_backward(dqkv, c->fold, dkv ? NULL : dk + row * q->stride, dkv ? NULL : dv + row * q->stride,
-                                      dkv ? dk_fold + row * width : NULL, dkv ? dv_fold + row * width : NULL, dot, dout,
-                                      out, lse, q->q, k + at, v + at, shape);
+        c->kernels.attention_backward(dqkv, c->fold, dkv ? NULL : dk + row * q->stride,
+                                      dkv ? NULL : dv + row * q->stride, dkv ? dk_fold + row * width : NULL,
+                                      dkv ? dv_fold + row * width : NULL, dot, dout, out, lse, q->q, k + at, v + at,
+                                      shape);
         comm_progress();
     }
 }
@@ -210,10 +211,22 @@ static void *buffer(size_t elements, size_t size)
     return elements ? memory_alloc(elements * size, MEMORY_BUFFERS) : NULL;
 }
 
-ContextParallel context_create(Model *model, Group *cp, const ContextOptions *options, DataOrder order, int rows)
+ContextGroups context_groups(const Mesh *mesh, const ContextOptions *options)
+{
+    int U = (int)options->ulysses_size, cp = mesh->shape.size[AXIS_CP], mine = mesh->coordinate[AXIS_CP];
+    int line =
+        shape_index(mesh->shape, group_rank(mesh->world), ALL_AXES & ~(unsigned)ALONG_CP); /* other coordinates */
+    return (ContextGroups){.team = group_split(mesh->world, line * cp + mine / U, "ulysses"),
+                           .teams = group_split(mesh->world, line * cp + mine % U, "cp")};
+}
+
+ContextParallel context_create(Model *model, ContextGroups groups, const ContextOptions *options, DataOrder order,
+                               int rows)
 {
     const ModelConfig *m = &model->config;
     ContextParallel c = {.kernels = model->kernels,
+                         .team = groups.team,
+                         .teams = groups.teams,
                          .cut = context_cut(options),
                          .seq = order.seq,
                          .reach = data_reach(order),
@@ -221,11 +234,8 @@ ContextParallel context_create(Model *model, Group *cp, const ContextOptions *op
                          .heads = m->heads,
                          .kv_heads = m->kv_heads,
                          .head_dim = m->head_dim};
-    c.cut.ranks = group_size(cp);
-    c.cut.rank = group_rank(cp);
     int U = c.cut.sharers, R = c.cut.ranks / U;
-    c.team = group_split(cp, c.cut.rank / U, "ulysses");
-    c.teams = group_split(cp, c.cut.rank % U, "cp");
+    c.cut.rank = group_rank(groups.teams) * U + group_rank(groups.team);
     bool ring = strcmp(options->method, "allgather") != 0;
     c.method = R == 1 ? method_local : ring ? method_ring : method_allgather;
     c.blocks = U > 1 && rows > order.seq / c.cut.ranks ? U : 1; /* one sequence: its team's rows are in order */

@@ -56,12 +56,18 @@ typedef struct {
     long ulysses_size;  /* U; 0: cp with --method ulysses, else 1 */
 } ContextOptions;
 
+/* The groups along cp. */
+typedef struct {
+    Group *team;  /* this rank's team; its ranks are neighbours */
+    Group *teams; /* this rank and its peers in the other teams: the ring */
+} ContextGroups;
+
 /* What this rank attends for: q | k | v side by side, of its rows and all heads, or of its team's rows and some heads. */
 typedef struct {
     int rows, heads, kv_heads, head_dim; /* M, h, k, D */
     const real *q, *k, *v;
-    size_t stride;       /* (h + 2k) D */
-    const int *lo, *hi;  /* [M] */
+    size_t stride;      /* (h + 2k) D */
+    const int *lo, *hi; /* [M] */
 } Queries;
 
 typedef struct ContextParallel ContextParallel;
@@ -78,27 +84,30 @@ extern const Method method_ring, method_allgather, method_local;
 struct ContextParallel {
     Kernels kernels;
     Method method;
-    Group *teams;       /* this rank's peers in the other teams: the ring */
-    Group *team;        /* the ranks of its own team */
+    Group *team, *teams; /* as in ContextGroups */
     Cut cut;
     int seq;
     Reach reach;
-    int rows_max;       /* n at most */
-    int blocks;         /* calls of the kernel for the keys of one team: their ids ascend within a block */
+    int rows_max;                  /* n at most */
+    int blocks;                    /* calls of the kernel for the keys of one team: their ids ascend within a block */
     int heads, kv_heads, head_dim; /* H, K, D of this rank's slice of the model */
-    int *id;            /* [cp, rows_max]  the ids of each rank's rows */
-    real *sent, *received; /* all-to-all, if U > 1 */
-    acc *shared;        /* [n, D]  gradients of a kv head that several ranks of the team share; if K < U */
-    acc *fold;          /* [M, h D]  attention's running result between blocks */
-    real *kv[2];        /* ring: blocks [M, 2 k D]; allgather: [R, M, 2 k D] and one block */
-    acc *dkv[2];        /* their gradients, each block dk [M, k D], then dv [M, k D] */
+    int *id;                       /* [cp, rows_max]  the ids of each rank's rows */
+    real *sent, *received;         /* all-to-all, if U > 1 */
+    acc *shared;                   /* [n, D]  gradients of a kv head that several ranks of the team share; if K < U */
+    acc *fold;                     /* [M, h D]  attention's running result between blocks */
+    real *kv[2];                   /* ring: blocks [M, 2 k D]; allgather: [R, M, 2 k D] and one block */
+    acc *dkv[2];                   /* their gradients, each block dk [M, k D], then dv [M, k D] */
 };
 
 /* Which rows this rank holds, for Trainer.cut. `rank` is filled in later. */
 Cut context_cut(const ContextOptions *options);
 
-/* [all ranks of cp] Allocates buffers for micro-steps of at most `rows` rows. `cp`: the ranks that share sequences. */
-ContextParallel context_create(Model *model, Group *cp, const ContextOptions *options, DataOrder order, int rows);
+/* [all ranks of the mesh] Makes the groups "ulysses", of this rank's team, and "cp", of the ring. */
+ContextGroups context_groups(const Mesh *mesh, const ContextOptions *options);
+
+/* [all ranks along cp] Allocates buffers for micro-steps of at most `rows` rows on this rank. */
+ContextParallel context_create(Model *model, ContextGroups groups, const ContextOptions *options, DataOrder order,
+                               int rows);
 void context_free(ContextParallel *c);
 
 /* For model->seams.sequence. `c` must not move while the seam is used. */
@@ -122,8 +131,8 @@ void context_attend(ContextParallel *c, real *out, acc *lse, const Queries *q, i
 
 /* The gradient through that block. It is added to dkv; if dkv is NULL it is written to dqkv. */
 void context_attend_backward(ContextParallel *c, real *dqkv, acc *dkv, acc *dot, const real *dout, const real *out,
-                             const acc *lse, const Queries *q, int keys, const real *k, const real *v,
-                             size_t kv_stride, unsigned flags);
+                             const acc *lse, const Queries *q, int keys, const real *k, const real *v, size_t kv_stride,
+                             unsigned flags);
 
 /* Copies k | v of this rank's queries into a block [M, 2 k D]. */
 void context_pack(ContextParallel *c, real *block, const Queries *q);

@@ -29,11 +29,11 @@ const char *context_check(ContextOptions *o, int ranks)
     bool ulysses = strcmp(o->method, "ulysses") == 0;
     if (!o->cp) o->cp = ranks;
     if (ulysses && o->ulysses_size && o->ulysses_size != o->cp)
-        return complain("--ulysses-size %ld: with --method ulysses it is --cp, %ld; use ring or allgather between teams",
-                        o->ulysses_size, o->cp);
+        return complain(
+            "--ulysses-size %ld: with --method ulysses it is --cp, %ld; use ring or allgather between teams",
+            o->ulysses_size, o->cp);
     if (!o->ulysses_size) o->ulysses_size = ulysses ? o->cp : 1;
-    if (o->cp % o->ulysses_size)
-        return complain("--ulysses-size %ld: must divide --cp %ld", o->ulysses_size, o->cp);
+    if (o->cp % o->ulysses_size) return complain("--ulysses-size %ld: must divide --cp %ld", o->ulysses_size, o->cp);
     if (ranks % o->cp) return complain("--cp %ld: must divide the number of ranks, %d", o->cp, ranks);
     return NULL;
 }
@@ -49,8 +49,9 @@ const char *context_check_model(const ContextOptions *o, int heads, int kv_heads
     if (kv_heads % U && U % kv_heads)
         return complain("--ulysses-size %d: must divide the %d kv heads, or be a multiple of them", U, kv_heads);
     if (2.0 * (double)rows * U * (double)(heads + 2 * kv_heads) * 1024 > most * 1024)
-        return complain("--seq %ld: %ld rows of a micro-step are too many for one message; use more --accumulate or --cp",
-                        seq, rows);
+        return complain(
+            "--seq %ld: %ld rows of a micro-step are too many for one message; use more --accumulate or --cp", seq,
+            rows);
     return NULL;
 }
 

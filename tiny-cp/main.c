@@ -48,7 +48,7 @@ int main(int argc, char **argv)
 
     /* Two schemes: attention brings keys to queries along cp; tiny-ddp sums gradients over all ranks, because ranks
      * along cp have different rows, like ranks along dp. */
-    ContextParallel context = context_create(model, mesh_group(&t.mesh, ALONG_CP, "sequence"), &options, order, micro_rows);
+    ContextParallel context = context_create(model, context_groups(&t.mesh, &options), &options, order, micro_rows);
     if (cp > 1) model->seams.sequence = context_seam(&context);
     Ddp ddp = ddp_create(params, &model->micro_step, mesh_group(&t.mesh, ALONG_CP | ALONG_DP, "dp"), ddp_flags);
     model->seams.parameters = ddp_seam(&ddp);

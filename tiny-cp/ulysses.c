@@ -64,7 +64,8 @@ static void enter_output(ContextParallel *c, real *to, const real *all, int n)
     int U = c->cut.sharers, width = part_heads(c) * c->head_dim;
     size_t piece = (size_t)n * (size_t)width;
     for (int i = 0; i < U; i++)
-        c->kernels.copy_block(c->sent + (size_t)i * piece, (size_t)width, all + i * width, (size_t)(U * width), n, width);
+        c->kernels.copy_block(c->sent + (size_t)i * piece, (size_t)width, all + i * width, (size_t)(U * width), n,
+                              width);
     comm_all_to_all(c->team, to, c->sent, piece, COMM_REAL);
 }
 
@@ -86,8 +87,8 @@ void ulysses_leave(ContextParallel *c, real *attended, int n)
     size_t piece = (size_t)n * (size_t)width;
     comm_all_to_all(c->team, c->received, c->sent, piece, COMM_REAL);
     for (int i = 0; i < U; i++)
-        c->kernels.copy_block(attended + i * width, (size_t)(U * width), c->received + (size_t)i * piece, (size_t)width, n,
-                              width);
+        c->kernels.copy_block(attended + i * width, (size_t)(U * width), c->received + (size_t)i * piece, (size_t)width,
+                              n, width);
 }
 
 /* The gradient of kv head `head`: the sum over the members that attended with it. `at`: the column of k or v in a
@@ -114,8 +115,7 @@ void ulysses_leave_gradients(ContextParallel *c, real *dqkv, int n)
     size_t piece = (size_t)n * (size_t)((h + 2 * k) * D);
     bool shared = c->kv_heads < c->cut.sharers;
     comm_all_to_all(c->team, c->received, c->sent, piece, COMM_REAL);
-    for (int i = 0; i < c->cut.sharers; i++)
-        copy_part(c, i, dqkv, c->received + (size_t)i * piece, n, false, !shared);
+    for (int i = 0; i < c->cut.sharers; i++) copy_part(c, i, dqkv, c->received + (size_t)i * piece, n, false, !shared);
     for (int head = 0; shared && head < c->kv_heads; head++) {
         sum_shared(c, dqkv + (c->heads + head) * D, head, h * D, n);
         sum_shared(c, dqkv + (c->heads + c->kv_heads + head) * D, head, (h + 1) * D, n);

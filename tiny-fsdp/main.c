@@ -37,8 +37,8 @@ int main(int argc, char **argv)
     Params *params = &model->params;
 
     /* The scheme: the groups to gather and reduce on, and hooks around each unit. */
-    Sharding sharding = sharding_create(params, &model->micro_step, &model->kernels, sharding_groups(&t.mesh), options,
-                                        t.batch.accumulate);
+    Sharding sharding = sharding_create(params, &model->micro_step, &model->kernels,
+                                        sharding_groups(&t.mesh, part.placement.by), options, t.batch.accumulate);
     model->seams.parameters = sharding_seam(&sharding);
     Replicas replicas = {0};
     sharding_replicas(&sharding, &replicas);

@@ -56,12 +56,12 @@ const Strategy *strategy_find(const char *name)
     return NULL;
 }
 
-ShardGroups sharding_groups(const Mesh *mesh)
+ShardGroups sharding_groups(const Mesh *mesh, ShardBy by)
 {
     ShardGroups groups = {0};
     groups.gather = mesh_group(mesh, ALONG_SHARDS, "gather");
     groups.reduce = mesh_group(mesh, ALONG_SHARDS, "reduce");
-    groups.replicate = mesh_group(mesh, ALONG_DP, "dp");
+    groups.replicate = mesh_group(mesh, by == SHARD_NOTHING ? ALONG_SHARDS | ALONG_DP : ALONG_DP, "dp");
     return groups;
 }
 

@@ -99,9 +99,10 @@ struct Sharding {
 /* The strategy called `name`; NULL if there is none. */
 const Strategy *strategy_find(const char *name);
 
-/* [all ranks of the mesh] Makes the groups: along fsdp and cp twice, and along dp. Ranks along cp compute
+/* [all ranks of the mesh] Makes the groups: along fsdp and cp twice, and along dp; a placement that shards nothing has
+ * its replicas along all three. Ranks along cp compute
  * different rows with the same weights, so they shard these like ranks along fsdp. */
-ShardGroups sharding_groups(const Mesh *mesh);
+ShardGroups sharding_groups(const Mesh *mesh, ShardBy by);
 
 /* [all ranks] Allocates the strategy's buffers; sharding_seam then gives the hooks. `params` must be created with the
  * strategy's placement, and initialized. A strategy that keeps whole weights gathers them here for the first time;

@@ -37,7 +37,7 @@ struct Work {
     bool busy, done;
 };
 
-enum { GROUPS_MAX = 256, WORKS_MAX = 1024 }; /* one in flight for each unit of a model */
+enum { GROUPS_MAX = 1024, WORKS_MAX = 1024 }; /* one in flight for each unit of a model */
 
 /* --- groups.c --- */
 

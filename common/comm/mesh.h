@@ -21,6 +21,7 @@ enum {
     ALONG_CP = 1 << AXIS_CP,
     ALONG_FSDP = 1 << AXIS_FSDP,
     ALONG_DP = 1 << AXIS_DP,
+    ALL_AXES = (1 << AXES) - 1,
     ALONG_SEQUENCES = ALONG_FSDP | ALONG_DP, /* along these axes, ranks read different sequences */
     ALONG_SHARDS = ALONG_FSDP | ALONG_CP,    /* along these axes, sharding trainers split the model */
     ALONG_ROWS = ALONG_SEQUENCES | ALONG_CP, /* along these axes, ranks compute different rows */

@@ -65,8 +65,8 @@ Expected trainer_expect(const Trainer *t, ModelPart part)
     Expected e = {.optimizer_bytes = config_optimizer(c).kind == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
     expect_params(&e, &c->architecture, placement);
     e.memory[MEMORY_OPTIMIZER] += sizeof(StepScalars);
-    e.memory[MEMORY_ACTIVATIONS] =
-        model_activation_bytes(&slice, micro_rows, c->recompute, stream_parts) + rows_bytes((int)step_rows, t->cut.sharers);
+    e.memory[MEMORY_ACTIVATIONS] = model_activation_bytes(&slice, micro_rows, c->recompute, stream_parts) +
+                                   rows_bytes((int)step_rows, t->cut.sharers);
     if (c->kernels.workspace_bytes)
         e.memory[MEMORY_BUFFERS] += c->kernels.workspace_bytes(slice.width, slice.head_dim, (int)micro_rows);
     double steps = (double)c->steps;
