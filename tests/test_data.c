@@ -96,6 +96,88 @@ static void data_windows_and_fingerprint(void **state)
     unlink(path);
 }
 
+/* Opens a text of n bytes, "abc...", with an x at each place of `begins`. */
+static Data *open_documents(const char *path, int n, const int *begins, int count)
+{
+    char text[64];
+    Data *data;
+    for (int i = 0; i < n; i++) text[i] = (char)('a' + i % 20);
+    for (int i = 0; i < count; i++) text[begins[i]] = 'x';
+    write_file(path, text, (size_t)n);
+    assert_null(data_open(&data, path, 256, n - 1, 0, 1));
+    return data;
+}
+
+/* Two documents of four rows on two ranks: no row sees the other document, the last row of each has no label, and
+ * positions begin again. A window and a prefix count inside a document. */
+static void documents_windows_prefixes(void **state)
+{
+    (void)state;
+    const int begins[] = {4, 8};
+    Data *data = open_documents("/tmp/tiny-unit-documents.txt", 9, begins, 2);
+    DataOrder order = {.seed = 1, .batch = 1, .seq = 8, .pack = 1, .document = 'x'};
+    Rows rows = rows_create_host(8);
+    data_read(data, order, 0, 0, 1, &rows);
+    for (int t = 0; t < 8; t++) {
+        assert_int_equal(rows.position[t], t % 4);
+        assert_int_equal(rows.lo[t], t / 4 * 4);
+        assert_int_equal(rows.hi[t], t + 1);
+        assert_int_equal(rows.label[t], t % 4 == 3 ? -1 : rows.token[t + 1]);
+    }
+    order.window = 2;
+    order.prefix = 3;
+    data_read(data, order, 0, 0, 1, &rows);
+    for (int t = 0; t < 8; t++) {
+        int begin = t / 4 * 4, lo = t - 1 > begin ? t - 1 : begin, hi = begin + 3 > t + 1 ? begin + 3 : t + 1;
+        assert_int_equal(rows.lo[t], lo);
+        assert_int_equal(rows.hi[t], hi);
+        assert_int_equal(rows.label[t], t % 4 == 2 ? rows.token[t + 1] : -1); /* the others see it, or have none */
+    }
+    order = (DataOrder){.seed = 1, .batch = 1, .seq = 8, .document = 'x'}; /* not packed: one document */
+    data_read(data, order, 0, 0, 1, &rows);
+    for (int t = 0; t < 8; t++) assert_true(rows.lo[t] == 0 && rows.position[t] == t && rows.label[t] >= 0);
+    rows_free_host(&rows);
+    data_close(data);
+    unlink("/tmp/tiny-unit-documents.txt");
+}
+
+/* Every row of a sequence is on one rank, in ascending order; the layouts are those of cut.h; and dealing a sequence
+ * takes each row's label, position and interval along. */
+static void cuts_deal_every_row(void **state)
+{
+    (void)state;
+    const int zigzag[2][4] = {{0, 1, 6, 7}, {2, 3, 4, 5}}, contiguous[2][4] = {{0, 1, 2, 3}, {4, 5, 6, 7}};
+    for (int rank = 0; rank < 2; rank++)
+        for (int i = 0; i < 4; i++) {
+            assert_int_equal(cut_place((Cut){.ranks = 2, .rank = rank}, 8, i), zigzag[rank][i]);
+            assert_int_equal(cut_place((Cut){.ranks = 2, .rank = rank, .layout = LAYOUT_CONTIGUOUS}, 8, i),
+                             contiguous[rank][i]);
+        }
+    for (int ranks = 1; ranks <= 12; ranks++)
+        for (int sharers = 1; sharers <= ranks; sharers++)
+            for (int layout = 0; layout < 2 && ranks % sharers == 0; layout++) {
+                Cut cut = {.ranks = ranks, .sharers = sharers, .layout = (Layout)layout};
+                int seq = 2 * cut_multiple(cut), seen[1000] = {0};
+                for (cut.rank = 0; cut.rank < ranks; cut.rank++)
+                    for (int i = 0, before = -1; i < seq / ranks; i++) {
+                        int place = cut_place(cut, seq, i);
+                        assert_true(place > before && place < seq && !seen[place]++);
+                        before = place;
+                    }
+            }
+    Random r = {.seed = 5};
+    Rows whole = random_rows(&r, 2, 12, 50, ROWS_DOCUMENTS | ROWS_WINDOW), mine = rows_create_host_team(6, 2);
+    Cut cut = {.ranks = 4, .rank = 2, .sharers = 2};
+    rows_deal(&mine, &whole, 12, cut);
+    for (int i = 0; i < 6; i++) {
+        int from = i / 3 * 12 + cut_place(cut, 12, i % 3);
+        assert_true(mine.id[i] == from && mine.token[i] == whole.token[from] && mine.label[i] == whole.label[from]);
+        assert_true(mine.position[i] == whole.position[from] && mine.lo[i] == whole.lo[from]);
+        assert_true(mine.team_lo[i] == mine.lo[i] && mine.team_hi[i] == mine.hi[i]); /* rank 2 is first in its team */
+    }
+    rows_free_host(&whole), rows_free_host(&mine);
+}
+
 static void no_label_no_scale(void **state)
 {
     (void)state;
@@ -109,6 +191,8 @@ static const struct CMUnitTest tests[] = {
 
     cmocka_unit_test(data_order),
     cmocka_unit_test(data_windows_and_fingerprint),
+    cmocka_unit_test(documents_windows_prefixes),
+    cmocka_unit_test(cuts_deal_every_row),
     cmocka_unit_test(no_label_no_scale),
 };
 TESTING_MAIN(tests)
