@@ -242,7 +242,7 @@ ContextParallel context_create(Model *model, ContextGroups groups, const Context
 
     size_t n = (size_t)rows, M = n * (size_t)U, D = (size_t)m->head_dim, H = (size_t)m->heads, K = (size_t)m->kv_heads;
     size_t h = H / (size_t)U, k = K > (size_t)U ? K / (size_t)U : U > 1 ? 1 : K;
-    c.id = ids_of_all(&c);
+    if (c.cut.ranks > 1) c.id = ids_of_all(&c);
     if (U > 1) {
         c.sent = buffer(M * (h + 2 * k) * D, sizeof(real));
         c.received = buffer(M * (3 * h + 2 * k) * D, sizeof(real));

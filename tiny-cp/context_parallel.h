@@ -35,7 +35,7 @@
  *   ring        two blocks of keys and values, 4 M k D w; two of their gradients, 4 M k D g; the fold, M h D g
  *   allgather   2 (R + 1) M k D w; 2 (R + 1) M k D g; the fold
  *   U > 1       M (h + 2k) D w to send, M (3h + 2k) D w to receive; n D g if K < U
- *   all         the ids of the rows of all ranks, cp n int
+ *   cp > 1      the ids of the rows of all ranks, cp n int
  *
  * Methods: Liu et al., "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023; Jacobs et al.,
  * "DeepSpeed Ulysses", 2023; Fang and Zhao, "USP: A Unified Sequence Parallelism Approach", 2024, for teams; "The Llama 3

@@ -82,7 +82,7 @@ void context_expect(Expected *e, const ModelConfig *slice, const ContextOptions 
     }
 
     bool several = U > 1 && (double)rows * (double)o->cp > order.seq; /* sequences in a micro-step */
-    double bytes = (double)o->cp * n * sizeof(int);
+    double bytes = o->cp > 1 ? (double)o->cp * n * sizeof(int) : 0;
     if (U > 1) bytes += M * (h + 2 * k) * D * w + M * (3 * h + 2 * k) * D * w;
     if (K < U) bytes += n * D * g;
     if (R > 1 || several) bytes += M * h * D * g;
@@ -136,7 +136,7 @@ void context_print_work(double pairs)
         most = all[r] > most ? all[r] : most;
     }
     if (group_rank(control) == 0) {
-        printf("attention work, in pairs of a query and a key; the slowest rank does %.2f times the mean\n",
+        printf("attention: pairs of a query and a key in each layer; the busiest rank has %.2f times the mean\n",
                sum > 0 ? most * n / sum : 1);
         for (int r = 0; r < n && sum > 0; r++) printf("  rank %d: %.0f, %.1f %%\n", r, all[r], 100 * all[r] / sum);
     }

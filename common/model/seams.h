@@ -5,7 +5,7 @@
  *
  *   parameters   who holds this unit's weights, who must hear about its gradients?       every trainer
  *   features     which slice of the hidden dimension, which rows of the stream are mine?  tiny-megatron
- *   sequence     which keys and values must my queries see?                              tiny-cp, to come
+ *   sequence     which keys and values must my queries see?                              tiny-cp
  *
  * The fourth seam, experts, comes with the mixture-of-experts layer that it belongs to (tiny-moe, to come).
  */

@@ -1,0 +1,39 @@
+# The command line of tiny-cp. Sourced by run.sh, after cli.sh.
+
+cp=build/fp32/tiny-cp
+ddp=$cp # what refused() runs
+refused "cp that does not divide the ranks" "--cp 3: must divide the number of ranks, 4" 4 $nano --cp 3
+refused "a sequence that zigzag cannot cut" "--seq 44: must be a multiple of 8, so that zigzag can cut it for --cp 4" 4 $nano --seq 44
+refused "a sequence that cp does not divide" "--seq 42: must be a multiple of 4, so that contiguous can cut it for --cp 4" 4 $nano --seq 42 --layout contiguous
+refused "teams that do not divide cp" "--ulysses-size 3: must divide --cp 4" 4 $nano --ulysses-size 3
+refused "a team of another size than ulysses has" "--ulysses-size 2: with --method ulysses it is --cp, 4" 4 $nano --method ulysses --ulysses-size 2
+refused "a team larger than the heads" "--ulysses-size 16: must divide the 8 heads" 16 $nano --method ulysses --seq 64
+refused "an unknown method" "--method star: must be one of ring|ulysses|allgather" 2 $nano --method star
+refused "a document that is no token" "--document -2: must be a whole number from -1" 2 $nano --document -2
+ddp=build/fp32/tiny-ddp
+
+verified() { [ "$status" = 0 ] && grep -q '^verify: PASS' "$work/out" && ! grep -q DIFFERS "$work/out"; }
+for flags in "" "--method allgather --accumulate 2 --ignore 0.5" "--method ulysses" "--ulysses-size 2 --recompute" \
+    "--layout contiguous --window 5 --cp 2" "--pack --document 101 --prefix 4"; do
+    run 4 $cp $nano $flags --verify --ledger --sample 5
+    verdict "tiny-cp $flags: verify passes, the ledger agrees" verified
+done
+run 8 build/fp64/tiny-cp $nano --method ulysses --verify --ledger
+verdict "tiny-cp: ranks of a team share each kv head" verified
+for flags in "--cp 4" "--cp 4 --method ulysses" "--cp 2 --method allgather --window 7"; do
+    window=$(echo "$flags" | grep -o '\-\-window.*')
+    run 4 build/fp64/tiny-cp $nano $flags --sample 40
+    grep -v '^step\|^model\|^data\|^mesh' "$work/out" > "$work/text-of-four"
+    run 1 build/fp64/tiny-ddp $nano $window --sample 40
+    verdict "four ranks that share a sequence write what one writes: $flags" [ "$(wc -c < "$work/text-of-four")" -gt 39 -a "$(grep -v '^step\|^model\|^data\|^mesh' "$work/out")" = "$(cat "$work/text-of-four")" ]
+done
+run 4 build/fp64/tiny-cp $nano --seq 64 --layout contiguous --window 16 --ledger
+verdict "a window ends the ring after one step" [ "$(grep 'cp  *send_receive' "$work/out" | awk '{print $4}')" = 24 ]
+for bug in shift_after_cut local_positions lse_not_merged skip=cp.send_receive.1 skip=dp.all_reduce; do
+    run 4 build/fp64-bugs/tiny-cp $nano --verify --bug $bug
+    verdict "tiny-cp: verify fails under --bug $bug" [ $status = 1 ]
+done
+run 4 build/fp64-debug/tiny-cp $nano --verify --sample 5 --accumulate 2 --ulysses-size 2
+verdict "tiny-cp: the debug build finds nothing" [ $status = 0 ]
+run 4 build/fp32-san/tiny-cp $nano --verify --sample 5 --accumulate 2 --ulysses-size 2
+verdict "tiny-cp: the sanitizers find nothing" [ $status = 0 ]
