@@ -232,7 +232,7 @@ bench:
 	@test -z "$(gpu)" || bash tests/bench/gpu.sh
 	@test "$(if $(gpu),$(shell sh common/tools/gpus | wc -l),0)" -lt 2 || { $(MAKE) --no-print-directory $(PLAIN) PRECISION=bf16 all && MPIRUN="$(MPIRUN)" bash tests/bench/gpus.sh; }
 
-$(OUT)/gemm_rate $(OUT)/device_rate: $(OUT)/%: $(OBJ)/tests/bench/%.o $(OUT)/libcommon.a
+$(OUT)/gemm_rate $(OUT)/device_rate $(OUT)/attention_rate: $(OUT)/%: $(OBJ)/tests/bench/%.o $(OUT)/libcommon.a
 	$(call link)
 
 # Goals that run a make of their own come after all others that are asked for, lest both write the same objects.

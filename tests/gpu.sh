@@ -66,6 +66,16 @@ else
         done
         verify_on_gpu $build 4 tiny-megatron --model demo --tp 2 --overlap-chunks 4 --accumulate 2
     done
+    for build in fp64 fp32 bf16; do
+        for ranks in 2 4; do
+            for method in ring allgather ulysses; do
+                verify_on_gpu $build $ranks tiny-cp --model nano --method $method --ignore 0.5 --accumulate 2
+            done
+        done
+        verify_on_gpu $build 4 tiny-cp --model nano --ulysses-size 2 --pack --document 101 --window 20
+        verify_on_gpu $build 4 tiny-cp --model nano --layout contiguous --window 9 --prefix 5
+    done
+    verify_on_gpu bf16 4 tiny-cp --model demo --recompute
     verify_on_gpu bf16 8 tiny-fsdp --model nano --ignore 0.5
     verify_on_gpu bf16 2 tiny-fsdp --model demo --reduce real --accumulate 2
     verify_on_gpu bf16 1 tiny-fsdp --model demo --recompute

@@ -40,8 +40,9 @@ static int train_and_dump(const char *path)
     Kernels kernels = kernels_cpu();
     Data *data;
     CHECK(data_open(&data, testing_token_file(20, 500), 20, 6, 0, 1) == NULL);
-    Batch batch = batch_create(data, (DataOrder){.seed = 3, .batch = 4, .seq = 6, .ignore = 0.3}, 1,
-                               (BatchShare){group_rank(dp), group_size(dp), dp}, &kernels);
+    Batch batch =
+        batch_create(data, (DataOrder){.seed = 3, .batch = 4, .seq = 6, .ignore = 0.3}, 1,
+                     (BatchShare){.reader = group_rank(dp), .readers = group_size(dp), .rows_group = dp}, &kernels);
     Model *m = model_create(&config, &kernels, batch.sequences * 6);
     params_init(&m->params, &kernels, 8);
     OptimizerConfig recipe = {.lr = 1e-2, .steps = 2, .clip = 1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
