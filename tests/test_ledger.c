@@ -75,11 +75,15 @@ static size_t fake_held(MemoryCategory category)
 
 static int size_of(const Case *c, const char *group)
 {
-    if (strcmp(group, "dp") == 0) return c->dp;
+    const char *strategy = c->sharding.strategy;
+    bool shards = c->fsdp > 1 || (strategy && strcmp(strategy, "ddp") != 0);
+    if (strcmp(group, "dp") == 0) return shards ? c->dp : c->cp * c->dp;
     if (strcmp(group, "tp") == 0) return c->tp;
-    if (strcmp(group, "model") == 0) return c->tp * c->fsdp;
+    if (strcmp(group, "cp") == 0) return c->cp / (int)c->context.ulysses_size;
+    if (strcmp(group, "ulysses") == 0) return (int)c->context.ulysses_size;
+    if (strcmp(group, "model") == 0) return shards ? c->tp * c->cp * c->fsdp : c->tp;
     if (strcmp(group, "kv") == 0) return c->tp / c->t.model.kv_heads;
-    return c->fsdp;
+    return c->cp * c->fsdp;
 }
 
 /* Each counter as the formula has it, added up call by call. */
