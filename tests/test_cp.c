@@ -43,7 +43,43 @@ static void equals_single_device(void **state)
            CASES * testing_grid(), teams, shared, window, prefix, pack, shortest, no_label, gradient, weight);
 }
 
+/* The steps of the ring, found row by row: which ranks hold the keys that a row of each rank sees? */
+static int steps_by_rows(Cut cut, int seq, Reach reach)
+{
+    int owner[256], n = cut.ranks / cut.sharers, steps = 0;
+    for (cut.rank = 0; cut.rank < cut.ranks; cut.rank++)
+        for (int i = 0; i < seq / cut.ranks; i++) owner[cut_place(cut, seq, i)] = cut.rank / cut.sharers;
+    for (int row = 0; row < seq; row++)
+        for (int key = 0; key < seq; key++) {
+            if (key < row - reach.back || key > row + reach.ahead) continue;
+            int step = (owner[row] - owner[key] + n) % n;
+            steps = step > steps ? step : steps;
+        }
+    return steps;
+}
+
+static void ring_ends_when_no_row_needs_more(void **state)
+{
+    (void)state;
+    int shorter = 0;
+    for (int ranks = 1; ranks <= 8; ranks++)
+        for (int sharers = 1; sharers <= ranks; sharers++)
+            for (int layout = 0; layout < 2 && ranks % sharers == 0; layout++) {
+                Cut cut = {.ranks = ranks, .sharers = sharers, .layout = (Layout)layout};
+                int seq = 2 * cut_multiple(cut);
+                for (int window = 0; window <= seq; window++)
+                    for (int prefix = 0; prefix <= seq; prefix += 3) {
+                        Reach reach = data_reach((DataOrder){.seq = seq, .window = window, .prefix = prefix});
+                        int steps = context_ring_steps(cut, seq, reach);
+                        assert_int_equal(steps, steps_by_rows(cut, seq, reach));
+                        shorter += steps < ranks / sharers - 1;
+                    }
+            }
+    assert_true(shorter > 50);
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(ring_ends_when_no_row_needs_more),
     cmocka_unit_test(equals_single_device),
 };
 
