@@ -187,6 +187,7 @@ $(OBJ)/reference.o: $(REFERENCE)
 	$(Q)ld -r $^ -o $@ && objcopy --redefine-sym kernels_cpu=reference_kernels $@ && objcopy --keep-global-symbol=reference_kernels $@
 $(OUT)/test_cuda $(OUT)/test_cuda_attention: $(OBJ)/reference.o
 $(OUT)/test_cuda $(OUT)/test_cuda_attention $(OUT)/test_cuda_model: $(OBJ)/tests/both.o
+$(OUT)/test_exchange $(OUT)/test_cuda_comm: $(OBJ)/tests/exchange.o
 
 $(OUT)/hang $(OUT)/read_json: $(OUT)/%: $(OBJ)/tests/%.o $(OUT)/libcommon.a
 	$(call link)

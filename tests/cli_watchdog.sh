@@ -23,6 +23,14 @@ verdict "each rank says where it waits" reports 1 '^rank 0: no progress for 1 s:
 verdict "and nothing else" [ "$(wc -l < "$work/err")" = 3 ]
 run 3 $hang kinds
 verdict "other collectives: each rank says where it waits" reports 1 '^rank 1: .*waiting in broadcast #2' '^rank 2: .*waiting in all_reduce #2'
+run 3 $hang to_all
+verdict "all_to_all: the ranks say where they wait" reports 1 '^rank 0: .*waiting in all_to_all #2 on world \(2 elements' '^rank 2: .*waiting in all_to_all #2'
+run 3 $hang ring
+verdict "send_receive: so does the rank that gets nothing" reports 1 '^rank 2: .*waiting in send_receive #2 on world \(8 elements' '^rank 0: .*waiting in all_reduce #3'
+run 3 $hang overlap
+verdict "buffers that overlap are named, not used" reports 1 '^rank 1 on .*hang.c:[0-9]+: out and in of all_to_all overlap$'
+run 3 build/fp64-debug/hang distance
+verdict "debug: other distances are a message" reports 1 'rank 0: send_receive of 7 double, distance 1, at' 'rank 1: send_receive of 7 double, distance -1, at'
 run 3 build/fp64-debug/hang mismatch
 verdict "debug: other counts are a message, not a hang" reports 1 'mismatch on group world at collective #2' \
     'rank 0: all_reduce of 4 double' 'rank 1: all_reduce of 5 double'

@@ -5,6 +5,10 @@
  *   missing    the odd one goes to the end of MPI, the others wait in a collective
  *   kinds      it calls another collective
  *   mismatch   it calls the same collective with another count (debug builds say so)
+ *   to_all     it goes to the end of MPI, the others wait in an all_to_all
+ *   ring       it goes to the end of MPI, the rank after it waits in a send_receive
+ *   distance   it calls a send_receive with another distance (debug builds say so)
+ *   overlap    it calls an all_to_all whose buffers overlap
  *   slow       it computes for three times the timeout without a sign of life, and the others wait for it
  *   busy       all compute for a while, showing signs of life
  *   stop       its process is stopped while it computes
@@ -52,7 +56,7 @@ int main(int argc, char **argv)
     watchdog_start(TIMEOUT);
     Group *world = comm_world();
     bool odd_one = group_size(world) == 1 || group_rank(world) == (argc > 2 ? atoi(argv[2]) : 1);
-    double x[8] = {0};
+    double x[8] = {0}, y[8];
     comm_all_reduce(world, x, 4, COMM_DOUBLE, COMM_SUM);
 
     if (is("busy"))
@@ -61,6 +65,10 @@ int main(int argc, char **argv)
             comm_progress();
         }
     if (is("mismatch")) comm_all_reduce(world, x, odd_one ? 5 : 4, COMM_DOUBLE, COMM_SUM);
+    if (is("to_all") && !odd_one) comm_all_to_all(world, y, x, 2, COMM_DOUBLE);
+    if (is("ring") && !odd_one) comm_send_receive(world, y, x, 8, COMM_DOUBLE, 1);
+    if (is("distance")) comm_send_receive(world, y, x, 7, COMM_DOUBLE, odd_one ? -1 : 1);
+    if (is("overlap")) comm_all_to_all(world, odd_one ? x + 1 : y, x, 2, COMM_DOUBLE);
     if (is("kinds") && odd_one) comm_broadcast(world, x, 8, COMM_DOUBLE, 0);
     if (is("slow") && odd_one) compute(3 * TIMEOUT);
     if (is("stop") && odd_one) raise(SIGSTOP);
@@ -71,7 +79,8 @@ int main(int argc, char **argv)
         alarm(1);
     }
     if (is("wait") && !odd_one) compute(6 * TIMEOUT);
-    if (!is("missing") || !odd_one) comm_all_reduce(world, x, 8, COMM_DOUBLE, COMM_MAX);
+    bool stays_away = odd_one && (is("missing") || is("to_all") || is("ring"));
+    if (!stays_away) comm_all_reduce(world, x, 8, COMM_DOUBLE, COMM_MAX);
     if (is("last") && odd_one) raise(SIGSTOP);
     if (is("leaves") && odd_one) compute(3 * TIMEOUT);
     comm_finalize();

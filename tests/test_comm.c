@@ -163,6 +163,8 @@ static void payload_is_counted(void **state)
     assert_true(comm_payload_factor(COMM_ALL_GATHER, 4) == 0.75);
     assert_true(comm_payload_factor(COMM_REDUCE_SCATTER, 4) == 0.75);
     assert_true(comm_payload_factor(COMM_BROADCAST, 4) == 1);
+    assert_true(comm_payload_factor(COMM_ALL_TO_ALL, 4) == 0.75);
+    assert_true(comm_payload_factor(COMM_SEND_RECEIVE, 4) == 1);
     for (int k = 0; k < COMM_KINDS; k++) assert_true(comm_payload_factor((CommKind)k, 1) == 0);
 
     Group *group = group_split(comm_world(), 0, "counted");
