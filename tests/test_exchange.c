@@ -18,14 +18,14 @@ static Group *groups_of(int ranks)
     return group_split(comm_world(), comm_world_rank() / ranks, "some");
 }
 
-static const int group_counts[] = {8, 1, 2, 3}; /* of 8 ranks: 3, 3 and 2 */
+static const int group_sizes[] = {8, 1, 2, 3}; /* of 8 ranks: 3, 3 and 2 */
 
 static void all_to_all_pieces(void **state)
 {
     (void)state;
     Kernels cpu = kernels_cpu();
     for (int g = 0; g < 4; g++) {
-        Group *group = groups_of(group_counts[g]);
+        Group *group = groups_of(group_sizes[g]);
         for (int s = 0; s < 6; s++)
             for (int type = 0; type < EXCHANGE_TYPES; type++)
                 assert_together(exchange_all_to_all(&cpu, group, counts[s], (CommType)type), "%zu of type %d, %d ranks",
@@ -40,7 +40,7 @@ static void send_receive_along_a_ring(void **state)
     static const int distances[] = {0, 1, -1, 2, -3, 7, 8, -8, 21, -29, INT_MAX, INT_MIN};
     Kernels cpu = kernels_cpu();
     for (int g = 0; g < 4; g++) {
-        Group *group = groups_of(group_counts[g]);
+        Group *group = groups_of(group_sizes[g]);
         for (int d = 0; d < 12; d++)
             for (int s = 0; s < 6; s++) {
                 CommType type = (CommType)((d + s) % EXCHANGE_TYPES);
@@ -71,7 +71,7 @@ static void exchanges_in_flight(void **state)
     (void)state;
     Kernels cpu = kernels_cpu();
     for (int g = 0; g < 4; g++) {
-        Group *group = groups_of(group_counts[g]);
+        Group *group = groups_of(group_sizes[g]);
         for (int reverse = 0; reverse < 2; reverse++)
             assert_together(exchange_in_flight(&cpu, group, reverse), "%d ranks, reverse %d", group_size(group),
                             reverse);
@@ -82,7 +82,7 @@ static void exchanges_are_counted(void **state)
 {
     (void)state;
     for (int g = 0; g < 4; g++) {
-        Group *group = groups_of(group_counts[g]);
+        Group *group = groups_of(group_sizes[g]);
         double n = group_size(group), in[24] = {0}, out[24], before = comm_sent();
         comm_all_to_all(group, out, in, 3, COMM_DOUBLE);
         comm_all_to_all(group, out, in, 1, COMM_DOUBLE);
