@@ -172,7 +172,7 @@ demo: tiny-ddp
 
 # --- tests: cmocka, in several builds side by side ---
 
-TEST_HELPERS := tests/testing.c $(if $(filter bf16,$(PRECISION)),,tests/gradient.c tests/training.c tests/case.c tests/run_case.c tests/compare.c tests/capture.c tests/planted.c $(SCHEMES))
+TEST_HELPERS := tests/testing.c $(if $(filter bf16,$(PRECISION)),,tests/gradient.c tests/training.c tests/case.c tests/case_groups.c tests/run_case.c tests/compare.c tests/capture.c tests/planted.c $(SCHEMES))
 $(OUT)/test_%: $(OBJ)/tests/test_%.o $(call objects,$(TEST_HELPERS)) $(OUT)/libcommon.a
 	$(call link,-lcmocka)
 

@@ -194,68 +194,6 @@ const char *describe_case(const Case *c)
     return text;
 }
 
-/* --- groups --- */
-
-Group *first_ranks(int ranks)
-{
-    static Group *made[64];
-    static bool known[64];
-    if (!known[ranks]) made[ranks] = group_split(comm_world(), comm_world_rank() < ranks ? 0 : -1, "dp");
-    known[ranks] = true;
-    return made[ranks];
-}
-
-static CaseGroups make_groups(Shape shape, ShardBy by, Group *world)
-{
-    CaseGroups g = {0};
-    g.mesh = mesh_create(world, shape);
-    g.shard = sharding_groups(&g.mesh, by);
-    g.tp = mesh_group(&g.mesh, ALONG_TP, "tp");
-    return g;
-}
-
-/* The axes along which each rank holds another part of the model. */
-static unsigned axes_of_model(const Case *c)
-{
-    bool shards = c->sharding.strategy && strategy_find(c->sharding.strategy)->placement.by != SHARD_NOTHING;
-    return shards || c->fsdp > 1 ? ALONG_TP | ALONG_SHARDS : ALONG_TP;
-}
-
-static bool same_groups(const Case *a, const Case *b)
-{
-    bool kv = a->tp == b->tp && (a->t.model.kv_heads < a->tp ? a->t.model.kv_heads : 0) ==
-                                    (b->t.model.kv_heads < b->tp ? b->t.model.kv_heads : 0);
-    return kv && a->cp == b->cp && a->fsdp == b->fsdp && a->dp == b->dp && axes_of_model(a) == axes_of_model(b) &&
-           a->context.ulysses_size == b->context.ulysses_size;
-}
-
-const CaseGroups *case_groups(const Case *c)
-{
-    enum { KINDS = 96 };
-    static struct {
-        Case of;
-        CaseGroups groups;
-    } made[KINDS];
-    static int count;
-    Group *world = first_ranks(case_ranks(c));
-    int i = 0;
-    while (i < count && !same_groups(&made[i].of, c)) i++;
-    if (i == count) {
-        CHECK(count < KINDS);
-        made[count++].of = *c;
-        CaseGroups *g = &made[i].groups;
-        if (world) {
-            ShardBy by = axes_of_model(c) == ALONG_TP ? SHARD_NOTHING : SHARD_MODEL;
-            *g = make_groups((Shape){{c->tp, c->cp, c->fsdp, c->dp}}, by, world);
-            if (shape_size(g->mesh.shape, axes_of_model(c)) > 1)
-                g->model = mesh_group(&g->mesh, axes_of_model(c), "model");
-            g->kv = tensor_kv_group(g->tp, &c->t.model);
-            g->context = context_groups(&g->mesh, &c->context);
-        }
-    }
-    return world ? &made[i].groups : NULL;
-}
-
 /* --- formulas --- */
 
 Expected case_expected(const Case *c)
@@ -282,7 +220,7 @@ Expected case_expected(const Case *c)
     params_free(&table);
     tensor_expect(&e, &t->model, &c->tensor, rows, c->recompute, t->accumulate, reduces, 1);
     context_expect(&e, &slice, &c->context, training_order(t, 1), rows, c->recompute, t->accumulate, 1);
-    int model_ranks = shape_size(shape, axes_of_model(c));
+    int model_ranks = shape_size(shape, case_model_axes(c));
     if (model_ranks > 1) expect(&e, "model", COMM_ALL_REDUCE, 1, 8, model_ranks);
     return e;
 }

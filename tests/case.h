@@ -76,6 +76,9 @@ typedef struct {
 /* [all ranks of the world] The groups are made once for each shape. NULL on ranks that are not in the case. */
 const CaseGroups *case_groups(const Case *c);
 
+/* The axes along which each rank holds another part of the model. */
+unsigned case_model_axes(const Case *c);
+
 /* What one step of the case sends and holds, by formula. */
 Expected case_expected(const Case *c);
 

@@ -8,6 +8,9 @@ refused "a sequence that cp does not divide" "--seq 42: must be a multiple of 4,
 refused "teams that do not divide cp" "--ulysses-size 3: must divide --cp 4" 4 $nano --ulysses-size 3
 refused "a team of another size than ulysses has" "--ulysses-size 2: with --method ulysses it is --cp, 4" 4 $nano --method ulysses --ulysses-size 2
 refused "a team larger than the heads" "--ulysses-size 16: must divide the 8 heads" 16 $nano --method ulysses --seq 64
+refused "more rows than a message takes" "--batch: 4194304 rows of a micro-step on each rank are more than one message takes" 2 --model 1b --seq 131072 --batch 64 --data LICENSE --show plan
+refused "a prefix as long as the sequence" "--prefix 48: must be less than --seq 48" 2 $nano --prefix 48
+refused "a document's token without documents" "--document 10: goes with --pack" 2 $nano --document 10
 refused "an unknown method" "--method star: must be one of ring|ulysses|allgather" 2 $nano --method star
 refused "a document that is no token" "--document -2: must be a whole number from -1" 2 $nano --document -2
 ddp=build/fp32/tiny-ddp

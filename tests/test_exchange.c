@@ -1,4 +1,4 @@
-/* ranks: 8  builds: fp64 fp64-debug fp64-bugs fp32-san
+/* ranks: 8  builds: fp64 fp32 fp64-debug fp64-bugs fp32-san
  *
  * all_to_all and send_receive byte by byte: every type, groups of 8, 3, 2 and 1 ranks, every kind of distance, many in
  * flight, their counts, and --bug skip. test_cuda_comm.c does the same on GPUs. */

@@ -57,22 +57,6 @@ SequenceSeam context_seam(ContextParallel *c)
     return (SequenceSeam){.self = c, .forward = forward, .backward = backward};
 }
 
-/* --- one team: nothing to bring --- */
-
-static void local_forward(ContextParallel *c, real *out, acc *lse, const Queries *q)
-{
-    context_attend(c, out, lse, q, 0, q->k, q->v, q->stride, ATTENTION_FIRST | ATTENTION_LAST);
-}
-
-static void local_backward(ContextParallel *c, real *dqkv, acc *dot, const real *dout, const real *out, const acc *lse,
-                           const Queries *q)
-{
-    context_attend_backward(c, dqkv, NULL, dot, dout, out, lse, q, 0, q->k, q->v, q->stride,
-                            ATTENTION_FIRST | ATTENTION_LAST);
-}
-
-const Method method_local = {local_forward, local_backward};
-
 /* --- attention to the keys of one team --- */
 
 int context_owner(const ContextParallel *c, int step)
@@ -95,17 +79,17 @@ static bool teams_meet(Cut cut, int seq, Reach reach, int team, int keys)
     return false;
 }
 
-bool context_sees(const ContextParallel *c, int team, int keys)
+static bool sees(const ContextParallel *c, int step)
 {
-    return teams_meet(c->cut, c->seq, c->reach, team, keys);
+    return teams_meet(c->cut, c->seq, c->reach, group_rank(c->teams), context_owner(c, step));
 }
 
-int context_last(const ContextParallel *c)
+/* A rank always attends to its own block, at step 0: the first of the fold. The last is at the last step it sees. */
+static unsigned flags_of(const ContextParallel *c, int step)
 {
-    int last = 0;
-    for (int s = 1; s < team_count(c); s++)
-        if (context_sees(c, group_rank(c->teams), context_owner(c, s))) last = s;
-    return last;
+    int last = team_count(c) - 1;
+    while (!sees(c, last)) last--;
+    return (step == 0 ? ATTENTION_FIRST : 0u) | (step == last ? ATTENTION_LAST : 0u);
 }
 
 int context_ring_steps(Cut cut, int seq, Reach reach)
@@ -137,8 +121,8 @@ static AttentionShape shape_of(const ContextParallel *c, const Queries *q, int k
                             .flags = flags};
 }
 
-void context_attend(ContextParallel *c, real *out, acc *lse, const Queries *q, int keys, const real *k, const real *v,
-                    size_t kv_stride, unsigned flags)
+static void attend(ContextParallel *c, real *out, acc *lse, const Queries *q, int keys, const real *k, const real *v,
+                   size_t kv_stride, unsigned flags)
 {
     for (int b = 0; b < c->blocks; b++) {
         AttentionShape shape = shape_of(c, q, keys, b, kv_stride, flags);
@@ -149,9 +133,10 @@ void context_attend(ContextParallel *c, real *out, acc *lse, const Queries *q, i
     }
 }
 
-void context_attend_backward(ContextParallel *c, real *dqkv, acc *dkv, acc *dot, const real *dout, const real *out,
-                             const acc *lse, const Queries *q, int keys, const real *k, const real *v, size_t kv_stride,
-                             unsigned flags)
+/* Adds to dkv, or writes to dqkv if dkv is NULL. */
+static void attend_backward(ContextParallel *c, real *dqkv, acc *dkv, acc *dot, const real *dout, const real *out,
+                            const acc *lse, const Queries *q, int keys, const real *k, const real *v, size_t kv_stride,
+                            unsigned flags)
 {
     size_t width = (size_t)q->kv_heads * (size_t)q->head_dim;
     real *dk = dqkv + q->heads * q->head_dim, *dv = dk + width;
@@ -165,6 +150,43 @@ void context_attend_backward(ContextParallel *c, real *dqkv, acc *dkv, acc *dot,
                                       shape);
         comm_progress();
     }
+}
+
+/* Of one team: there is nothing to bring, and keys and values are read where they are. */
+static void local_forward(ContextParallel *c, real *out, acc *lse, const Queries *q)
+{
+    attend(c, out, lse, q, 0, q->k, q->v, q->stride, ATTENTION_FIRST | ATTENTION_LAST);
+}
+
+static void local_backward(ContextParallel *c, real *dqkv, acc *dot, const real *dout, const real *out, const acc *lse,
+                           const Queries *q)
+{
+    attend_backward(c, dqkv, NULL, dot, dout, out, lse, q, 0, q->k, q->v, q->stride, ATTENTION_FIRST | ATTENTION_LAST);
+}
+
+const Method method_local = {local_forward, local_backward};
+
+void context_attend(ContextParallel *c, real *out, acc *lse, const Queries *q, int step, const real *block)
+{
+    size_t width = (size_t)q->kv_heads * (size_t)q->head_dim;
+    if (sees(c, step))
+        attend(c, out, lse, q, context_owner(c, step), block, block + width, 2 * width, flags_of(c, step));
+}
+
+void context_attend_backward(ContextParallel *c, real *dqkv, acc *dkv, acc *dot, const real *dout, const real *out,
+                             const acc *lse, const Queries *q, int step, const real *block)
+{
+    size_t width = (size_t)q->kv_heads * (size_t)q->head_dim;
+    if (sees(c, step))
+        attend_backward(c, dqkv, dkv, dot, dout, out, lse, q, context_owner(c, step), block, block + width, 2 * width,
+                        flags_of(c, step));
+}
+
+/* --- blocks --- */
+
+size_t context_block_size(const Queries *q)
+{
+    return 2 * (size_t)q->rows * (size_t)q->kv_heads * (size_t)q->head_dim;
 }
 
 void context_pack(ContextParallel *c, real *block, const Queries *q)

@@ -115,24 +115,19 @@ SequenceSeam context_seam(ContextParallel *c);
 
 /* --- what the methods share --- */
 
-/* The team whose block this rank holds at step s: its own at step 0, then that of the team before it, and so on. */
+/* Elements of a block: the keys and values of one team, [M, 2 k D]. */
+size_t context_block_size(const Queries *q);
+
+/* The team whose block is attended at step s: this rank's own at step 0, then that of the team before it, and so on. */
 int context_owner(const ContextParallel *c, int step);
 
-/* Does any row of `team` see any key of team `keys`? */
-bool context_sees(const ContextParallel *c, int team, int keys);
+/* Folds the block of step `step` into out and lse, or does nothing if no query sees a key of it. Call for steps 0, 1, ...
+ * in order, at least to the last step whose block a query sees. */
+void context_attend(ContextParallel *c, real *out, acc *lse, const Queries *q, int step, const real *block);
 
-/* The last step at which this rank's queries see the block. */
-int context_last(const ContextParallel *c);
-
-/* Folds the keys and values of team `keys` into out and lse. `flags`: ATTENTION_FIRST for the first team's block,
- * ATTENTION_LAST for the last one's. */
-void context_attend(ContextParallel *c, real *out, acc *lse, const Queries *q, int keys, const real *k, const real *v,
-                    size_t kv_stride, unsigned flags);
-
-/* The gradient through that block. It is added to dkv; if dkv is NULL it is written to dqkv. */
+/* The gradient through that block, with the same order of calls: dkv adds the block's own, dqkv gets the queries'. */
 void context_attend_backward(ContextParallel *c, real *dqkv, acc *dkv, acc *dot, const real *dout, const real *out,
-                             const acc *lse, const Queries *q, int keys, const real *k, const real *v, size_t kv_stride,
-                             unsigned flags);
+                             const acc *lse, const Queries *q, int step, const real *block);
 
 /* Copies k | v of this rank's queries into a block [M, 2 k D]. */
 void context_pack(ContextParallel *c, real *block, const Queries *q);
@@ -159,9 +154,9 @@ OptionTable context_options(ContextOptions *options);
 /* Fills in --cp and --ulysses-size if they are not given. Returns NULL or a complaint. */
 const char *context_check(ContextOptions *options, int ranks);
 
-/* Call when the model is known. `heads`, `kv_heads`: those of one rank's slice along tp. NULL, or a complaint if the
- * sequence or the heads cannot be cut so. */
-const char *context_check_model(const ContextOptions *options, int heads, int kv_heads, long seq, long rows);
+/* Call when the model is known. `slice`: the model's constants on one rank along tp. NULL, or a complaint if the sequence
+ * or the heads cannot be cut so, or if a micro-step has too many rows for one collective. */
+const char *context_check_model(const ContextOptions *options, const ModelConfig *slice, long seq, long rows);
 
 /* Steps of the ring after its first: R - 1, or fewer if no rank needs the later ones. */
 int context_ring_steps(Cut cut, int seq, Reach reach);

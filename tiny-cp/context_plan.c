@@ -38,20 +38,21 @@ const char *context_check(ContextOptions *o, int ranks)
     return NULL;
 }
 
-const char *context_check_model(const ContextOptions *o, int heads, int kv_heads, long seq, long rows)
+const char *context_check_model(const ContextOptions *o, const ModelConfig *slice, long seq, long rows)
 {
-    int multiple = cut_multiple(context_cut(o)), U = (int)o->ulysses_size;
     const double most = 2147483647; /* elements of one collective */
+    int multiple = cut_multiple(context_cut(o)), U = (int)o->ulysses_size, heads = slice->heads, kv = slice->kv_heads;
     if (seq % multiple)
         return complain("--seq %ld: must be a multiple of %d, so that %s can cut it for --cp %ld", seq, multiple,
                         o->layout, o->cp);
     if (heads % U) return complain("--ulysses-size %d: must divide the %d heads", U, heads);
-    if (kv_heads % U && U % kv_heads)
-        return complain("--ulysses-size %d: must divide the %d kv heads, or be a multiple of them", U, kv_heads);
-    if (2.0 * (double)rows * U * (double)(heads + 2 * kv_heads) * 1024 > most * 1024)
-        return complain(
-            "--seq %ld: %ld rows of a micro-step are too many for one message; use more --accumulate or --cp", seq,
-            rows);
+    if (kv % U && U % kv) return complain("--ulysses-size %d: must divide the %d kv heads, or be a multiple", U, kv);
+    double k = kv < U ? 1 : kv / U, row = slice->head_dim; /* elements of a row of one head */
+    double block = 2.0 * (double)rows * U * k * row, piece = (double)rows * (heads / U + 2 * k) * row;
+    if (block > most || (U > 1 && piece > most))
+        return complain("--batch: %ld rows of a micro-step on each rank are more than one message takes; use a larger "
+                        "--accumulate",
+                        rows);
     return NULL;
 }
 

@@ -25,7 +25,7 @@ int main(int argc, char **argv)
     const ModelConfig *architecture = &config->architecture;
     DataOrder order = config_data_order(config);
     int micro_rows = (int)(config->batch * config->seq / config->accumulate) / dp / cp;
-    agree(context_check_model(&options, architecture->heads, architecture->kv_heads, config->seq, micro_rows));
+    agree(context_check_model(&options, architecture, config->seq, micro_rows));
     ModelPart part = {.placement = {.by = SHARD_NOTHING}}; /* every rank holds the whole model */
     t.cut = context_cut(&options);                         /* and some rows of each sequence */
 

@@ -37,7 +37,8 @@ struct Work {
     bool busy, done;
 };
 
-enum { GROUPS_MAX = 1024, WORKS_MAX = 1024 }; /* one in flight for each unit of a model */
+enum { GROUPS_MAX = 1024 }; /* a trainer has about ten; tests make those of many meshes */
+enum { WORKS_MAX = 1024 };  /* one in flight for each unit of a model */
 
 /* --- groups.c --- */
 
@@ -64,8 +65,8 @@ void backend_wait(Work *work);
 void backend_gather(const Group *group, void *all, const void *mine, size_t bytes);
 void backend_broadcast(const Group *group, void *data, size_t bytes);
 
-/* Debug builds: compares kind, count, type, operation, root and distance with every rank of the group and aborts, naming both
- * places, when they differ. Elsewhere: nothing. */
+/* Debug builds: compares kind, count, type, operation, root and distance with every rank of the group and aborts, naming
+ * both places, when they differ. Elsewhere: nothing. */
 void backend_compare(const Work *work);
 
 /* --- GPU memory: comm_nccl.c, or no_nccl.c where nothing is --- */

@@ -5,8 +5,8 @@
  *
  * Under a causal mask a late row sees more keys than an early one. A contiguous cut gives the last rank most of the
  * work. Zigzag cuts a sequence into 2 R chunks and gives rank r the chunks r and 2 R - 1 - r: an early one and a late
- * one, so all ranks have equal work (Brandon et al., "Striped Attention", 2023, and the Llama 3 report, 2024, balance
- * the ring in this way or a similar one).
+ * one, so all ranks have equal work ("The Llama 3 Herd of Models", 2024; Brandon et al., "Striped Attention", 2023,
+ * balance a ring by stripes instead).
  *
  * With `sharers` > 1, so many neighbouring ranks form a team. The sequence is dealt to the teams; each member holds an
  * equal part of its team's rows, in order.

@@ -140,6 +140,8 @@ const char *config_finish(Config *c, int data_ranks, int local_rank)
                         c->accumulate);
     if (c->batch > INTS_MAX / 8 / c->seq)
         return complain("--batch %ld: times --seq %ld must be at most %d", c->batch, c->seq, INTS_MAX / 8);
+    if (c->prefix >= c->seq) return complain("--prefix %ld: must be less than --seq %ld", c->prefix, c->seq);
+    if (c->document >= 0 && !c->pack) return complain("--document %ld: goes with --pack", c->document);
     if (c->warmup > c->steps) c->warmup = c->steps;
     return check_rows(c, data_ranks);
 }
