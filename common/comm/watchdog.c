@@ -15,7 +15,8 @@
 #include "comm/where.h"
 
 enum { START_SECONDS = 5, PATIENCE = 10, KNOWN = 8 };
-static const double TICK = 0.1, LONGEST_TICK = 0.5, LOOK_EVERY = 0.5, LAST_WORDS = 2; /* seconds */
+static const double TICK = 0.1, LONGEST_TICK = 0.5, LOOK_EVERY = 0.5, LAST_WORDS = 2, LEAVE_APART = 0.2; /* seconds */
+static const double LEAVE_APART_MOST = 5;                                                                /* ranks */
 
 /* What this rank's watchdog has seen of a rank. It counts the time that it was there itself: when the whole job was
  * suspended for an hour, nobody has been silent for an hour. */
@@ -69,11 +70,13 @@ static void leave(int status)
     _exit(status);
 }
 
-/* The watchdogs of the other ranks see that the run ends, and say where their ranks are. Then one exit ends all. */
+/* The watchdogs of the other ranks see that the run ends, and say where their ranks are. Then the first rank's exit ends
+ * all: mpirun ends the others. These wait a little longer, because mpirun may crash or hang if several exit at once. */
 static void end_run(const char *cause)
 {
+    double behind = LEAVE_APART * fmin((double)(peer_mine() - peer_at(0)), LEAVE_APART_MOST);
     if (!atomic_flag_test_and_set(&has_said_where)) say_where(peer_mine(), cause, '?');
-    usleep((useconds_t)((timeout > 0 ? fmin(LAST_WORDS, 2 * timeout) : LAST_WORDS) * 1e6));
+    usleep((useconds_t)(((timeout > 0 ? fmin(LAST_WORDS, 2 * timeout) : LAST_WORDS) + behind) * 1e6));
     leave(1);
 }
 
