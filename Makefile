@@ -162,7 +162,7 @@ endef
 $(foreach t,$(TRAINERS),$(eval $(call trainer,$t)))
 
 $(TRAINERS): %: $(OUT)/%
-	@$(if $(filter $(DEFAULT_PRECISION),$(VARIANT)),cp $< $@/$@ && echo "built: $@/$@",echo "built: $<")
+	@$(if $(filter $(DEFAULT_PRECISION),$(VARIANT)),cp --remove-destination $< $@/$@ && echo "built: $@/$@",echo "built: $<")
 
 $(addprefix run-,$(TRAINERS)): run-%: %
 	$(MPIRUN) -n $(NP) $(OUT)/$* $(ARGS)

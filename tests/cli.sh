@@ -86,7 +86,7 @@ verdict "and what is there stays" [ "$(cat "$work/stream")" = precious ]
 $ddp $nano > /dev/full 2> "$work/err"
 status=$?
 verdict "a step line that cannot be written is a failure" said 1 'standard output: not all could be written'
-$ddp $nano --prompt "$(printf 'caf\351')" --log "$work/latin" > "$work/out" 2> "$work/err"
+$ddp $nano --sample 1 --prompt "$(printf 'caf\351')" --log "$work/latin" > "$work/out" 2> "$work/err"
 verdict "--log is UTF-8 whatever a flag holds" iconv -f utf-8 -t utf-8 -o /dev/null "$work/latin"
 run 2 $ddp --model "$(printf 'two\nlines')"
 verdict "a complaint is one line, whatever a name holds" [ $status = 2 -a "$(wc -l < "$work/err")" = 1 ]

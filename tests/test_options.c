@@ -69,6 +69,9 @@ static void numbers(void **state)
     expect(parse_flag("--number=nan", &x), "must be a number from", "NaN");
     expect(parse_flag("--whole=18446744073709551617", &x), "must be a whole number from 1 to 2147483647", "overflow");
     expect(parse_flag("--whole=1e3", &x), "must be a whole number", "an exponent");
+    expect(parse_flag("--whole= 3", &x), "--whole  3: must be a whole number", "a blank");
+    expect(parse_flag("--number=\t3", &x), "--number \\x093: must be a number", "a tab");
+    expect(parse_flag("--whole=", &x), "--whole \"\": must be a whole number", "nothing");
     expect(parse_flag("--\x1b[31mred", &x), "--\\x1b[31mred: unknown", "an unknown flag that colours the terminal");
 }
 

@@ -45,11 +45,14 @@ static void empty_values(void **state)
         snprintf(want, sizeof want, "--%s \"\": must not be empty; give ", flags[f]);
         expect(flag, want);
     }
-    accepted("--prompt=");
+    accepted("--sample 3 --prompt=");
+    expect("--prompt a", "--prompt a: goes with --sample");
+    expect("--optimizer=", "--optimizer \"\": must be one of adamw|sgd");
     expect("--kernel ,", "--kernel ,: a choice is empty; give ENTRY=VARIANT,...");
     expect("--kernel ,linear=naive", "--kernel ,linear=naive: a choice is empty");
     expect("--kernel linear=naive,", "--kernel linear=naive,: a choice is empty");
     expect("--kernel linear=naive,,attention=naive", "a choice is empty");
+    expect("--kernel linear=naive,attention=naive,linear=blas", "chooses twice for linear");
     accepted("--kernel linear=naive,attention=naive");
 }
 

@@ -1,5 +1,6 @@
 #include "base/options.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -29,13 +30,20 @@ static bool is_choice(const char *choices, const char *value)
     return false;
 }
 
+/* A value as a complaint shows it: an empty one is seen too. */
+static const char *shown(const char *value)
+{
+    return *value ? value : "\"\"";
+}
+
 static const char *set_int(const Option *o, long *target, const char *text)
 {
     char *end;
     errno = 0;
     long value = strtol(text, &end, 10);
-    if (errno || end == text || *end || (double)value < o->min || (double)value > o->max)
-        return complain("--%s %s: must be a whole number from %.0f to %.0f", o->name, text, o->min, o->max);
+    if (errno || isspace((unsigned char)*text) || end == text || *end || (double)value < o->min ||
+        (double)value > o->max)
+        return complain("--%s %s: must be a whole number from %.0f to %.0f", o->name, shown(text), o->min, o->max);
     *target = value;
     return NULL;
 }
@@ -46,8 +54,8 @@ static const char *set_number(const Option *o, double *target, const char *text)
     errno = 0;
     double value = strtod(text, &end);
     if (errno == ERANGE && fabs(value) < 1) return complain("--%s %s: too close to 0 for a double", o->name, text);
-    if (end == text || *end || !isfinite(value) || value < o->min || value > o->max)
-        return complain("--%s %s: must be a number from %g to %g", o->name, text, o->min, o->max);
+    if (isspace((unsigned char)*text) || end == text || *end || !isfinite(value) || value < o->min || value > o->max)
+        return complain("--%s %s: must be a number from %g to %g", o->name, shown(text), o->min, o->max);
     *target = value;
     return NULL;
 }
@@ -61,7 +69,7 @@ static const char *set(const OptionTable *table, int row, const char *text)
     case OPTION_OPTIONAL_INT: return set_int(o, member(table, row), text);
     case OPTION_NUMBER: return set_number(o, member(table, row), text);
     case OPTION_CHOICE:
-        if (!is_choice(o->choices, text)) return complain("--%s %s: must be one of %s", o->name, text, o->choices);
+        if (!is_choice(o->choices, text)) return complain("--%s %s: must be one of %s", o->name, shown(text), o->choices);
         break;
     case OPTION_TEXT: /* a text with an operand is a name, a file or a list; one without may be empty */
         if (o->operand && !*text) return complain("--%s \"\": must not be empty; give %s", o->name, o->operand);
@@ -148,7 +156,7 @@ const char *options_parse(const OptionTable *tables, int table_count, int argc, 
             if (complaint) return complaint;
         }
     }
-    if (optind < argc) return complain("%s: not a flag; --help lists the flags", argv[optind]);
+    if (optind < argc) return complain("%s: not a flag; --help lists the flags", shown(argv[optind]));
     return NULL;
 }
 

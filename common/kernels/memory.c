@@ -41,8 +41,8 @@ void *memory_alloc(size_t bytes, MemoryCategory category)
               memory_category_name(category), memory_total() + bytes);
     void *memory = backend.alloc(bytes);
     if (!memory)
-        fatal("out of memory on the %s: %zu bytes for %s, beside %zu that this rank holds", backend.backend, bytes,
-              memory_category_name(category), memory_total() + held[MEMORY_TWIN]);
+        fatal("out of memory on the %s: %zu bytes for %s, beside %zu that this rank holds; --show memory lists them",
+              backend.backend, bytes, memory_category_name(category), memory_total() + held[MEMORY_TWIN]);
     if (POISON) backend.fill(memory, 0xff, bytes); /* all bits one is a NaN in every precision */
 
     if (block_count == block_room) {

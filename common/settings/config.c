@@ -51,7 +51,7 @@ static const Option common_options[] = {
     {"trace", OPTION_TEXT, AT(trace), "", .help = "write a timeline of all ranks, for Perfetto", .operand = "FILE"},
     {"dump", OPTION_TEXT, AT(dump), "", .help = "write the first step's gradients and the final weights (safetensors)", .operand = "FILE"},
     {"sample", OPTION_INT, AT(sample), "0", 0, INTS_MAX, .help = "after training, let the model write N tokens"},
-    {"prompt", OPTION_TEXT, AT(prompt), "\n", .help = "what --sample starts from (a line break)"},
+    {"prompt", OPTION_TEXT, AT(prompt), NULL, .help = "what --sample starts from (a line break)"},
     {"show", OPTION_CHOICE, AT(show), "", .choices = "mesh|shards|memory|plan", .help = "draw it and stop"},
     {"world", OPTION_INT, AT(world), NULL, 1, 1000000, .help = "for --show: as if there were N ranks"},
     {"step", OPTION_SWITCH, AT(step), "0", 0, 1, .help = "stop after each phase until Enter is pressed"},
@@ -107,6 +107,9 @@ static const char *choose_variants(Config *c)
     char *rest = *list ? list : NULL, *choice;
     while ((choice = strsep(&rest, ","))) {
         if (!*choice) return complain("--kernel %s: a choice is empty; give ENTRY=VARIANT,...", c->kernel);
+        for (const char *before = list; before < choice; before += strlen(before) + 1)
+            if (strcspn(before, "=") == strcspn(choice, "=") && strncmp(before, choice, strcspn(choice, "=")) == 0)
+                return complain("--kernel %s: chooses twice for %.*s", c->kernel, (int)strcspn(choice, "="), choice);
         const char *complaint = kernels_choose(&c->kernels, choice);
         if (complaint) return complaint;
     }
@@ -141,6 +144,8 @@ const char *config_finish(Config *c, int data_ranks, int local_rank)
     if (c->batch > INTS_MAX / 8 / c->seq)
         return complain("--batch %ld: times --seq %ld must be at most %d", c->batch, c->seq, INTS_MAX / 8);
     if (c->prefix >= c->seq) return complain("--prefix %ld: must be less than --seq %ld", c->prefix, c->seq);
+    if (c->prompt && !c->sample) return complain("--prompt %s: goes with --sample", c->prompt);
+    if (!c->prompt) c->prompt = "\n";
     if (c->document >= 0 && !c->pack) return complain("--document %ld: goes with --pack", c->document);
     if (c->warmup > c->steps) c->warmup = c->steps;
     return check_rows(c, data_ranks);
