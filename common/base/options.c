@@ -69,7 +69,8 @@ static const char *set(const OptionTable *table, int row, const char *text)
     case OPTION_OPTIONAL_INT: return set_int(o, member(table, row), text);
     case OPTION_NUMBER: return set_number(o, member(table, row), text);
     case OPTION_CHOICE:
-        if (!is_choice(o->choices, text)) return complain("--%s %s: must be one of %s", o->name, shown(text), o->choices);
+        if (!is_choice(o->choices, text))
+            return complain("--%s %s: must be one of %s", o->name, shown(text), o->choices);
         break;
     case OPTION_TEXT: /* a text with an operand is a name, a file or a list; one without may be empty */
         if (o->operand && !*text) return complain("--%s \"\": must not be empty; give %s", o->name, o->operand);
