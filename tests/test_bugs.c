@@ -92,6 +92,17 @@ static void unknown_bugs_are_refused(void **state)
 {
     (void)state;
     assert_non_null(strstr(bug_set("no_such_bug"), "no such bug"));
+    static const char *const malformed[] = {"skip=dp",
+                                            "skip=dp.all_reduce.x",
+                                            "skip=dp.all_reduce.0",
+                                            "skip=dp.all_reduce.-1",
+                                            "skip=dp.all_reduce.1.2",
+                                            "skip=.all_reduce"};
+    for (size_t b = 0; b < sizeof malformed / sizeof malformed[0]; b++) {
+        const char *complaint = bug_set(malformed[b]);
+        if (!complaint || !strstr(complaint, "must be skip=GROUP.KIND")) fail_msg("%s is accepted", malformed[b]);
+        assert_false(bug_skips("dp", "all_reduce", 1));
+    }
     bug_set(NULL);
 }
 

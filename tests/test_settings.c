@@ -47,6 +47,8 @@ static void empty_values(void **state)
     }
     accepted("--sample 3 --prompt=");
     expect("--prompt a", "--prompt a: goes with --sample");
+    accepted("--model nano --pack --document 255");
+    expect("--model nano --pack --document 256", "--document 256: must be a token of the model, 0 to 255");
     expect("--optimizer=", "--optimizer \"\": must be one of adamw|sgd");
     expect("--kernel ,", "--kernel ,: a choice is empty; give ENTRY=VARIANT,...");
     expect("--kernel ,linear=naive", "--kernel ,linear=naive: a choice is empty");

@@ -94,7 +94,13 @@ const char *bug_set(const char *text)
                "    caught by test_bugs: the skip mutation; --verify\n");
         return NULL;
     }
-    if (sscanf(text, "skip=%31[^.].%31[^.].%ld", skip_group, skip_kind, &skip_number) >= 2) return NULL;
+    if (strncmp(text, "skip=", 5) == 0) {
+        int end = 0;
+        int fields = sscanf(text, "skip=%31[^.].%31[^.]%n.%ld%n", skip_group, skip_kind, &end, &skip_number, &end);
+        if (fields >= 2 && !text[end] && (fields == 2 || skip_number > 0)) return NULL;
+        skip_group[0] = '\0';
+        return complain("--bug %s: must be skip=GROUP.KIND or skip=GROUP.KIND.N, with N from 1", text);
+    }
     for (int b = BUG_none + 1; b < BUGS_KNOWN; b++)
         if (strcmp(text, table[b].name) == 0) active = (BugName)b;
     if (active == BUG_none) return complain("--bug %s: no such bug; --bug list names them", text);

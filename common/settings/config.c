@@ -147,6 +147,9 @@ const char *config_finish(Config *c, int data_ranks, int local_rank)
     if (c->prompt && !c->sample) return complain("--prompt %s: goes with --sample", c->prompt);
     if (!c->prompt) c->prompt = "\n";
     if (c->document >= 0 && !c->pack) return complain("--document %ld: goes with --pack", c->document);
+    if (c->document >= c->architecture.vocab)
+        return complain("--document %ld: must be a token of the model, 0 to %d", c->document,
+                        c->architecture.vocab - 1);
     if (c->warmup > c->steps) c->warmup = c->steps;
     return check_rows(c, data_ranks);
 }
