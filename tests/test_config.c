@@ -258,7 +258,7 @@ static const char *load(bool tied, bool with_head, const char *name, size_t at, 
     fclose(f);
     free(text);
     cJSON_Delete(header);
-    const char *complaint = safetensors_load_weights(&p, &kernels, folder);
+    const char *complaint = safetensors_load_weights(&p, &c, &kernels, folder);
     params_free(&p);
     return complaint;
 }

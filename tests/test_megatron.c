@@ -202,7 +202,7 @@ static void blocks_make_the_whole(void **state)
                 const View *v = &slice.view[n];
                 acc *block = malloc(v->size * sizeof *block);
                 params_take_block(v, from, block);
-                if (params_counts(v)) {
+                if (params_counts(&slice, v)) {
                     params_put_block(v, block, to);
                     counted += (size_t)v->valid_rows * (size_t)v->cols;
                 }

@@ -130,7 +130,7 @@ static void check_model(const char *name, Kernels kernels, bool naive)
     if (naive && strcmp(kernels.backend, "cpu") == 0) assert_null(kernels_choose(&kernels, "linear=naive"));
     if (naive) assert_null(kernels_choose(&kernels, "attention=naive"));
     Model *model = model_create(&config, &kernels, rows.count);
-    assert_null(safetensors_load_weights(&model->params, &kernels, dir));
+    assert_null(safetensors_load_weights(&model->params, &config, &kernels, dir));
 
     /* the recipe of make_fixtures.py */
     OptimizerConfig recipe = {
@@ -233,13 +233,13 @@ static void bad_files(void **state)
     assert_null(model_config_read(&config, "tests/fixtures/llama"));
     config.tied = false, config.qk_norm = true, config.max_seq = 1; /* qwen3's names are not in llama's file */
     Params params = params_create(&config, (Placement){0}, &kernels);
-    complaint = safetensors_load_weights(&params, &kernels, "tests/fixtures/llama");
+    complaint = safetensors_load_weights(&params, &config, &kernels, "tests/fixtures/llama");
     assert_non_null(strstr(complaint, "no tensor model.layers.0.self_attn.q_norm.weight"));
     params_free(&params);
     assert_null(model_config_read(&config, "tests/fixtures/llama"));
     config.ff++;
     params = params_create(&config, (Placement){0}, &kernels);
-    complaint = safetensors_load_weights(&params, &kernels, "tests/fixtures/llama");
+    complaint = safetensors_load_weights(&params, &config, &kernels, "tests/fixtures/llama");
     assert_non_null(strstr(complaint, "model.layers.0.mlp.gate_proj.weight has not the shape"));
     params_free(&params);
 }

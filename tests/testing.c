@@ -161,6 +161,23 @@ ModelConfig random_model(Random *r, int max_seq)
     return c;
 }
 
+void random_experts(Random *r, ModelConfig *c, int multiple)
+{
+    int E = multiple * random_int(r, 1, multiple > 4 ? 1 : 3);
+    const int top_k[] = {1, 2, 3, E};
+    int k = top_k[random_int(r, 0, 3)];
+    c->ff = random_int(r, 0, 1) ? random_int(r, 1, 9) : 0;
+    c->moe = (MoeConfig){.experts = E,
+                         .top_k = k < E ? k : E,
+                         .ff = random_int(r, 1, 12),
+                         .router = random_int(r, 0, 2) ? ROUTER_SOFTMAX : ROUTER_SIGMOID,
+                         .renormalize = random_int(r, 0, 1),
+                         .balance = (BalanceKind)random_int(r, BALANCE_NONE, BALANCE_BIAS),
+                         .aux_coef = 0.3,
+                         .z_coef = random_int(r, 0, 1) ? 0.01 : 0,
+                         .bias_rate = 0.02};
+}
+
 Rows random_rows(Random *r, int sequences, int seq, int vocab, unsigned flags)
 {
     Rows rows = rows_create_host(sequences * seq);

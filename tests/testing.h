@@ -44,6 +44,9 @@ real *random_array(Random *random, size_t n);      /* n of them, to be freed wit
 /* A small model whose sizes nothing divides. */
 ModelConfig random_model(Random *random, int max_seq);
 
+/* Gives the model experts: random numbers of them, router, balance, shared expert. `multiple`: what divides them. */
+void random_experts(Random *random, ModelConfig *model, int multiple);
+
 /* Sequences of random tokens, on the host: lengths, intervals and labels vary. See the flags. End with
  * rows_free_host. */
 enum {

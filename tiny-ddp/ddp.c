@@ -87,5 +87,5 @@ void ddp_finish(Ddp *ddp)
 
 void ddp_replicas(const Ddp *ddp, Replicas *replicas)
 {
-    replicas_add(replicas, ddp->group, EQUAL_SHARDS);
+    replicas_add(replicas, ddp->params, ddp->group, EQUAL_SHARDS);
 }

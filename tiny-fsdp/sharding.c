@@ -119,6 +119,6 @@ void sharding_publish(Sharding *s)
 
 void sharding_replicas(const Sharding *s, Replicas *replicas)
 {
-    replicas_add(replicas, s->groups.replicate, EQUAL_SHARDS);
-    if (s->strategy->placement.whole_weights) replicas_add(replicas, s->groups.gather, EQUAL_WHOLE_WEIGHTS);
+    replicas_add(replicas, s->params, s->groups.replicate, EQUAL_SHARDS);
+    if (s->strategy->placement.whole_weights) replicas_add(replicas, s->params, s->groups.gather, EQUAL_WHOLE_WEIGHTS);
 }

@@ -63,6 +63,15 @@ static const struct {
                             "each block of keys is normalized by its own softmax, and replaces the result of the "
                             "blocks before it",
                             "test_cp_bugs: the loss; --verify"},
+    [BUG_balance_of_my_rows] = {"balance_of_my_rows", "tiny-moe",
+                                "each rank computes the balance loss from the choices of its own rows: the mean of the "
+                                "ranks' losses is not the loss of all rows, because it is a product of two means",
+                                "test_moe_bugs: the auxiliary loss; --verify"},
+    [BUG_expert_sum_over_all] =
+        {"expert_sum_over_all", "tiny-moe",
+         "the gradients of experts are summed over all ranks, like dense ones, though each rank of a replica holds "
+         "other experts: gradients of different experts are added up",
+         "test_moe_bugs: gradients of experts; --verify"},
 };
 
 #ifdef BUGS

@@ -26,6 +26,8 @@ typedef enum {
     BUG_shift_after_cut,
     BUG_local_positions,
     BUG_lse_not_merged,
+    BUG_balance_of_my_rows,
+    BUG_expert_sum_over_all,
     BUGS_KNOWN
 } BugName;
 

@@ -8,6 +8,7 @@
  *   N rows of a micro-step    C width        F feed-forward width   V vocabulary   L layers
  *   T rows of a sequence      H heads        K key/value heads      D head_dim     B sequences of a step
  *   R ranks                   A micro-steps of a step               P parameters
+ *   E experts of a layer      k experts that a row goes to
  *
  * A row is one token of a sequence, with everything that is computed from it.
  *
@@ -16,6 +17,7 @@
  */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,6 +33,15 @@ typedef struct {
     size_t q_stride, kv_stride;    /* elements from one row to the next in q; in k and v */
     unsigned flags;                /* ATTENTION_FIRST | ATTENTION_LAST */
 } AttentionShape;
+
+enum { EXPERTS_MAX = 1024 }; /* E at most */
+
+/* The shape of a router call: it chooses k of E experts for each of `rows` rows. */
+typedef struct {
+    int rows, experts, top_k;
+    bool sigmoid;     /* a row's scores are the sigmoids of its logits; else their softmax */
+    bool renormalize; /* the weights of the chosen experts are divided by their sum */
+} RouterShape;
 
 /* A fold is attention computed block by block: each call adds one block of keys to the running result. FIRST marks the
  * first call, LAST the last one; a single call has both flags. Between the calls the running results are `acc`. */
@@ -162,6 +173,47 @@ struct Kernels {
     /* y[N, F] = silu(gate) up, with gate_up[N, 2F] = gate | up */
     void (*swiglu_forward)(real *y, const real *gate_up, int n, int ff);
     void (*swiglu_backward)(real *dgate_up, const real *dy, const real *gate_up, int n, int ff);
+
+    /* --- mixture of experts: each row goes to k of E experts (Shazeer et al., 2017) --- */
+
+    /* choice[rows, k]: the experts with the largest score + bias, the best first; among equals the lower number is better.
+     * weight[rows, k]: their scores, without the bias. logits is [rows, E]; bias is [E], or NULL. */
+    void (*router_forward)(int *choice, acc *weight, const real *logits, const acc *bias, RouterShape shape);
+    /* Overwrites dlogits[rows, E] with the gradient from dweight[rows, k], and with that of the auxiliary losses. For row
+     * i these are  aux_i = sum_e slope[g, e] p_e + z (log sum_e exp(logit_e))^2,  with p_e = score_e / (sum of the row's
+     * scores) and g = i / group_rows. slope may be NULL: 0. Choice and slope are constants in the gradient. */
+    void (*router_backward)(real *dlogits, acc *aux, const acc *dweight, const real *logits, const int *choice,
+                            const acc *weight, const acc *slope, int group_rows, double z, RouterShape shape);
+    /* Sorts the choices of n rows by expert, those of one expert by row: choice (i, j) gets place slot[i, j]. first[E + 1]:
+     * the first slot of each expert, and the number of slots. An expert takes at most `capacity` choices (0: all), those of
+     * the first rows; the other choices get slot -1, they are dropped. count[E + 1] adds the choices of each expert, and
+     * last the number of dropped choices. */
+    void (*expert_slots)(int *slot, int *first, int64_t *count, const int *choice, int n, int k, int experts,
+                         int capacity);
+    /* out[slot[i, j]] = x[i], of width C. */
+    void (*rows_to_slots)(real *out, const real *x, const int *slot, int n, int k, int width);
+    /* y[i] = base[i] + sum_j weight[i, j] in[slot[i, j]]. base NULL: 0; it may be y. weight NULL: 1. */
+    void (*rows_from_slots)(real *y, const real *base, const real *in, const int *slot, const acc *weight, int n, int k,
+                            int width);
+    /* Its gradient: din[slot[i, j]] = weight[i, j] dy[i];  dweight[i, j] = dy[i] in[slot[i, j]], 0 for slot -1. */
+    void (*rows_from_slots_backward)(real *din, acc *dweight, const real *dy, const real *in, const int *slot,
+                                     const acc *weight, int n, int k, int width);
+    /* The products of a linear layer for `groups` weights w[groups, out, in], side by side: rows first[g] to first[g + 1]
+     * of x and y belong to group g, and there may be none. first[groups + 1] lies in the backend's memory; `rows` is at
+     * least its last entry. Rows past that are not touched. */
+    void (*grouped_forward)(real *y, const real *x, const real *w, const int *first, int groups, int rows, int in,
+                            int out);
+    void (*grouped_backward_input)(real *dx, const real *dy, const real *w, const int *first, int groups, int rows,
+                                   int in, int out);
+    void (*grouped_backward_weight)(acc *dw, const real *dy, const real *x, const int *first, int groups, int rows,
+                                    int in, int out); /* dw adds */
+    /* slope[e] = factor * sum over l of count[l, e], for count[layers, E + 1]. */
+    void (*count_slope)(acc *slope, const int64_t *count, int layers, int experts, double factor);
+    /* slope[s, e] = factor * (choices of expert e by the `seq` rows of sequence s). */
+    void (*sequence_slope)(acc *slope, const int *choice, int n, int k, int experts, int seq, double factor);
+    /* sum[i] adds x[i]. */
+    void (*add_counts)(int64_t *sum, const int64_t *x, int n);
+    void (*add_rows)(real *sum, const real *x, size_t n);
 
     /* --- loss --- */
 

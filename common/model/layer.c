@@ -2,6 +2,8 @@
  *                      x2 = x1 + Wo attention(rope(Wqkv norm(x1)))
  *          result: x2 and delta = Wdown (silu(Wgate norm(x2)) Wup norm(x2)),   which the next layer adds
  *
+ * A layer with experts computes the last line in moe.c.
+ *
  * One kernel does the residual add and the norm that follows it. So the residual stream goes from layer to layer as a
  * pair (x, delta), and the next norm adds the two. Both terms of a sum get the sum's gradient: the backward pass
  * carries one dx.
@@ -67,6 +69,7 @@ const real *layer_forward(Model *m, Activations *activations, int l, const real 
     const real *attention_adds = model_row_forward(m, adds, a->attended, w.out, N);
 
     k->residual_norm_forward(a->x2, a->n2, a->rstd2, a->x1, attention_adds, w.norm2, c->eps, S, C);
+    if (c->moe.experts) return moe_forward(m, activations, l);
     model_column_forward(m, a->gate_up, a->n2, w.gate_up, N);
     k->swiglu_forward(a->hidden, a->gate_up, N, F);
     return model_row_forward(m, adds, a->hidden, w.down, N);
@@ -93,10 +96,15 @@ static void backward(Model *m, Activations *activations, int l, LayerGrads *g, u
     int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
 
     /* the feed-forward; t->dx is the gradient of x2 and of the feed-forward's output alike */
-    keep(m, g->ddown, t->dx, S);
-    model_row_backward(m, t->dhidden, t->dx, a->hidden, w.down, N, gradients);
-    k->swiglu_backward(g->dgate_up, t->dhidden, a->gate_up, N, F);
-    const real *dn2 = model_column_backward(m, t->dn, g->dgate_up, a->n2, w.gate_up, N, gradients);
+    const real *dn2;
+    if (c->moe.experts) {
+        dn2 = moe_backward(m, activations, l);
+    } else {
+        keep(m, g->ddown, t->dx, S);
+        model_row_backward(m, t->dhidden, t->dx, a->hidden, w.down, N, gradients);
+        k->swiglu_backward(g->dgate_up, t->dhidden, a->gate_up, N, F);
+        dn2 = model_column_backward(m, t->dn, g->dgate_up, a->n2, w.gate_up, N, gradients);
+    }
     k->residual_norm_backward(t->dx, w.dnorm2, dn2, a->x2, a->rstd2, w.norm2, S, C);
 
     /* attention */
@@ -118,7 +126,7 @@ void layer_backward(Model *m, Activations *a, int l)
 
 void layer_backward_inputs(Model *m, Activations *a, int l, LayerGrads *later)
 {
-    CHECK(!m->recompute);
+    CHECK(!m->recompute && !m->config.moe.experts);
     backward(m, a, l, later, GRADIENT_OF_INPUT);
 }
 

@@ -15,7 +15,7 @@ static size_t place(const Params *p, const char *name)
     return v ? v->offset - p->unit[v->unit].offset : 0;
 }
 
-static LayerLayout layer_layout(const Params *p)
+static LayerLayout layer_layout(const Params *p, bool experts)
 {
     return (LayerLayout){
         .norm1 = place(p, "model.layers.0.input_layernorm.weight"),
@@ -24,8 +24,13 @@ static LayerLayout layer_layout(const Params *p)
         .k_norm = place(p, "model.layers.0.self_attn.k_norm.weight"),
         .qkv = place(p, "model.layers.0.self_attn.q_proj.weight"),
         .o = place(p, "model.layers.0.self_attn.o_proj.weight"),
-        .gate_up = place(p, "model.layers.0.mlp.gate_proj.weight"),
-        .down = place(p, "model.layers.0.mlp.down_proj.weight"),
+        .gate_up = place(p, experts ? "model.layers.0.mlp.shared_expert.gate_proj.weight"
+                                    : "model.layers.0.mlp.gate_proj.weight"),
+        .down = place(p, experts ? "model.layers.0.mlp.shared_expert.down_proj.weight"
+                                 : "model.layers.0.mlp.down_proj.weight"),
+        .router = place(p, "model.layers.0.mlp.gate.weight"),
+        .expert_gate_up = experts ? place(p->next, "model.layers.0.mlp.experts.gate_up_proj") : 0,
+        .expert_down = experts ? place(p->next, "model.layers.0.mlp.experts.down_proj") : 0,
     };
 }
 
@@ -72,7 +77,13 @@ Model *model_create_part(const ModelConfig *config, const Kernels *kernels, int 
     m->recompute = part.recompute;
     m->micro_step = (MicroStep){.count = 1};
     m->params = params_create(config, part.placement, kernels);
-    m->layout = layer_layout(&m->params);
+    if (c->moe.experts) {
+        m->experts = experts_create(config, part.experts, kernels);
+        m->params.next = &m->experts;
+        m->expert_chunks = part.expert_chunks ? part.expert_chunks : 1;
+        m->expert_rows = part.expert_rows ? part.expert_rows : rows_max / m->stream_parts * c->moe.top_k;
+    }
+    m->layout = layer_layout(&m->params, c->moe.experts > 0);
     m->embedding = place(&m->params, "model.embed_tokens.weight");
     m->final_norm = place(&m->params, "model.norm.weight");
     m->head = c->tied ? m->embedding : place(&m->params, "lm_head.weight");
@@ -89,6 +100,7 @@ void model_free(Model *m)
     model_release(m);
     memory_free(m->rope);
     params_free(&m->params);
+    params_free(&m->experts);
     free(m);
 }
 
@@ -121,7 +133,11 @@ static int stream_rows(const Model *m, const Activations *a)
 void model_zero_grads(Model *m)
 {
     use_workspace(m);
-    m->kernels.fill(m->params.grads, 0, m->params.grad_count * sizeof *m->params.grads);
+    for (const Params *p = &m->params; p; p = p->next) m->kernels.fill(p->grads, 0, p->grad_count * sizeof *p->grads);
+    if (m->config.moe.experts) {
+        m->kernels.fill(m->router.total, 0, router_table_size(m) * sizeof *m->router.total);
+        m->kernels.fill(m->router.aux_sum, 0, sizeof *m->router.aux_sum);
+    }
     m->kernels.fill(m->loss_sum, 0, sizeof *m->loss_sum);
 }
 
@@ -199,6 +215,7 @@ void model_loss(Model *m, Activations *a, double scale)
     else
         m->kernels.cross_entropy(a->loss, a->logits, a->rows.label, scale, N, m->config.vocab);
     m->kernels.sum(m->loss_sum, a->loss, (size_t)N);
+    router_count(m);
 }
 
 /* --- backward --- */

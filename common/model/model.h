@@ -7,6 +7,24 @@
 #include "model/params.h"
 #include "model/seams.h"
 
+enum { EXPERT_CHUNKS_MAX = 2 };
+
+/* What a feed-forward of experts keeps for its backward pass (moe.c). R: rows for which this rank's experts have room in
+ * a chunk. All NULL in a dense model. */
+typedef struct {
+    real *logits;                    /* [S, E]  the router's */
+    int *choice;                     /* [S, k]  the experts of each row */
+    acc *weight;                     /* [S, k]  what their results are multiplied by */
+    int *slot;                       /* [S, k]  where the row's copies lie among the chunk's slots */
+    int *first;                      /* [chunks, E + 1]  the slots of each expert */
+    int *expert_first;               /* [chunks, local experts + 1]  the rows of each expert of this rank */
+    real *x;                         /* [chunks, R, C]  the rows that reached this rank's experts */
+    real *gate_up;                   /* [chunks, R, 2F] */
+    real *hidden;                    /* [chunks, R, F] */
+    real *results;                   /* [S, k, C]  the experts' results, in slots */
+    int received[EXPERT_CHUNKS_MAX]; /* how many rows of x there are in each chunk */
+} MoeKept;
+
 /* What a layer keeps from its forward pass for its backward pass. With --recompute each layer keeps its own x1, and
  * all layers share one set of the other buffers.
  * N: rows of the micro-step. S = N / stream_parts: rows of the residual stream that this rank keeps. H, K, F: this
@@ -25,6 +43,7 @@ typedef struct {
     real *n2;       /* [S, C]         norm(x2) */
     real *gate_up;  /* [N, 2F] */
     real *hidden;   /* [N, F]         silu(gate) up */
+    MoeKept moe;
 } LayerKept;
 
 /* The activations of one micro-step, from its forward pass to its backward pass. A pipeline has several micro-steps
@@ -51,7 +70,27 @@ typedef struct {
     acc *dot;        /* [N, H] */
     real *embedded;  /* [N, C]  forward pass: the embeddings of the tokens */
     real *delta;     /* [N, C]  forward pass: what the last product adds to the residual stream */
+    /* with experts, else NULL; the last four, and slots and rows, as in MoeKept */
+    real *slots;       /* [S, k, C]        rows, or their gradients, on the way to the experts */
+    real *expert_rows; /* [chunks, R, C]   results of this rank's experts, or gradients; NULL if no row travels */
+    real *dexpert_gate_up, *dexpert_hidden;
+    real *dlogits;      /* [S, E] */
+    acc *dweight, *aux; /* [S, k], [S] */
+    acc *slope;         /* [1, E], or with BALANCE_SEQ_AUX [sequences, E] */
 } Scratch;
+
+/* The router's numbers of all layers: how many rows each expert got, and what follows from it (balance.c). */
+typedef struct {
+    Group *group;     /* the ranks with different rows, over which counts are summed; NULL: this rank has all rows */
+    double rows;      /* of a micro-step, on all ranks */
+    double sequences; /* likewise */
+    int seq;          /* rows of a sequence */
+    int64_t *count;   /* [L, E + 1]  choices of each expert in this micro-step, on all ranks; last, the dropped ones */
+    int64_t *total;   /* [L, E + 1]  their sum over the step's micro-steps */
+    int64_t *load;    /* [L, E + 1]  their sum over all steps, on the host */
+    acc *bias;        /* [L, E]  BALANCE_BIAS: what the choice adds to the scores; else NULL */
+    double *aux_sum;  /* [1]  auxiliary losses of all micro-steps since model_zero_grads, of this rank's rows */
+} Router;
 
 /* The gradients of the outputs of a layer's four products. layer_backward_inputs leaves them here, and
  * layer_backward_weights computes the gradients of the weights from them. */
@@ -64,7 +103,8 @@ typedef struct {
 
 /* Where each weight lies in its layer's unit, in elements. All layers have the same layout. */
 typedef struct {
-    size_t norm1, norm2, q_norm, k_norm, qkv, o, gate_up, down;
+    size_t norm1, norm2, q_norm, k_norm, qkv, o, gate_up, down, router;
+    size_t expert_gate_up, expert_down; /* in the unit of experts */
 } LayerLayout;
 
 /* Which part of the model this rank has. All zero: the whole model. */
@@ -73,13 +113,18 @@ typedef struct {
     bool recompute;
     int stream_parts; /* ranks over which the rows of the residual stream are split; 0 means 1 */
     int row_chunks;   /* chunks of rows that the scheme multiplies one by one; --autotune measures that; 0 means 1 */
+
+    Placement experts; /* of the experts; the rest of the model lies as `placement` says */
+    int expert_rows;   /* R: rows for which this rank's experts have room in a chunk; 0: all of its own rows */
+    int expert_chunks; /* chunks in which a micro-step's rows go to their experts; 0 means 1 */
 } ModelPart;
 
 typedef struct {
     ModelConfig whole;  /* the constants of the whole model */
     ModelConfig config; /* those of this rank's slice along tp: its heads, kv heads, ff and tokens */
     int stream_parts;
-    Params params;
+    Params params; /* all but the experts; params.next are the experts, if the model has any */
+    Params experts;
     Kernels kernels;
     Seams seams;
     MicroStep micro_step;
@@ -94,8 +139,10 @@ typedef struct {
     acc *rope;                /* [max_seq, D]  cosines | sines */
     Activations *activations; /* for one micro-step; activations_create makes more */
     Scratch scratch;
-    double *loss_sum; /* [1]  of all micro-steps since model_zero_grads, on this rank */
-    void *workspace;  /* scratch memory of the kernels (kernels.h), or NULL */
+    Router router;
+    int expert_rows, expert_chunks; /* as in ModelPart; at least 1 */
+    double *loss_sum;               /* [1]  of all micro-steps since model_zero_grads, on this rank */
+    void *workspace;                /* scratch memory of the kernels (kernels.h), or NULL */
     size_t workspace_bytes;
 } Model;
 
@@ -120,7 +167,8 @@ void model_begin(Model *model, int index, int count);
 void model_forward(Model *model, Activations *activations, const Rows *rows);
 
 /* Adds scale * (sum over counted rows of -log p(label)) to the step's loss, and overwrites the logits with their
- * gradient. Call after model_forward. scale = 1 / (counted labels of the whole step, over all ranks and micro-steps).
+ * gradient. With experts, also sums their counts over the ranks with different rows [all ranks of router.group]. Call
+ * after model_forward. scale = 1 / (counted labels of the whole step, over all ranks and micro-steps).
  * So the sum of the gradients over micro-steps and ranks is the gradient of the mean loss, even if ranks have
  * different numbers of labels. */
 void model_loss(Model *model, Activations *activations, double scale);
@@ -131,6 +179,10 @@ void model_backward(Model *model, Activations *activations);
 /* The loss of this rank's rows since model_zero_grads. It waits for the GPU, so call it once a step, after all other
  * work has been launched. */
 double model_read_loss(Model *model);
+
+/* With experts: the auxiliary losses of this rank's rows since model_zero_grads; else 0. Call after the last backward
+ * pass. */
+double model_read_aux(Model *model);
 
 /* --- the passes in parts: a pipeline stage runs layers [first, end) only --- model_forward runs embed, all layers,
  * head. model_backward runs head, all layers, embed. scratch.dx carries the gradient of the residual stream from one
@@ -152,12 +204,38 @@ void layer_backward(Model *model, Activations *activations, int l);
 
 /* The same in two halves. layer_backward_inputs computes all but the gradients of the four matrices, and leaves in
  * `later` what these need. layer_backward_weights computes them later, before the activations are used again. Not
- * with recompute. */
+ * with recompute, and not with experts. */
 void layer_backward_inputs(Model *model, Activations *activations, int l, LayerGrads *later);
 void layer_backward_weights(Model *model, Activations *activations, int l, const LayerGrads *later);
 
 LayerGrads layer_grads_create(const Model *model);
 void layer_grads_free(LayerGrads *grads);
+
+/* --- moe.c: the feed-forward of a layer with experts --- */
+
+/* Returns what the feed-forward adds to the residual stream, [S, C]; layer[l].n2 is its input. */
+const real *moe_forward(Model *model, Activations *activations, int l);
+/* scratch.dx is the gradient of that; returns the gradient of n2. */
+const real *moe_backward(Model *model, Activations *activations, int l);
+
+/* --- balance.c: the router's counts, the losses and the bias that balance the experts --- */
+
+/* Says what a step consists of: micro-steps of `sequences` sequences of `seq` rows, on all ranks of `group` together.
+ * Does nothing without experts. */
+void router_share(Model *model, Group *group, double sequences, int seq);
+
+/* [all ranks of router.group] Sums the counts of this micro-step. Call after the last layer's forward pass. */
+void router_count(Model *model);
+
+/* The slopes of the balance loss, for the router's backward pass in layer l (kernels.h, router_backward). Returns NULL,
+ * or a table with one row of [E] for each `group_rows` rows. */
+const acc *router_slope(Model *model, const MoeKept *kept, int rows, int *group_rows);
+
+/* Elements of the table of counts, [L, E + 1]. */
+size_t router_table_size(const Model *model);
+
+/* Call after the optimizer's step: updates the bias by the step's counts. Does nothing without experts. */
+void router_end_step(Model *model);
 
 /* --- linear.c: products with matrices that may be split over ranks (seams.h has the shapes) --- */
 

@@ -7,6 +7,7 @@ size_t model_matmul_weights(const ModelConfig *c)
 {
     size_t C = (size_t)c->width, D = (size_t)c->head_dim, H = (size_t)c->heads, K = (size_t)c->kv_heads;
     size_t layer = (H + 2 * K) * D * C + C * H * D + 3 * C * (size_t)c->ff;
+    layer += C * (size_t)c->moe.experts + 3 * C * (size_t)(c->moe.top_k * c->moe.ff);
     return (size_t)c->layers * layer + (size_t)c->vocab * C;
 }
 
@@ -34,13 +35,30 @@ size_t model_activation_bytes(const ModelConfig *c, size_t rows, bool recompute,
            sizeof(double);
 }
 
+size_t moe_activation_bytes(const ModelConfig *c, size_t rows, size_t ep, size_t expert_rows, size_t chunks,
+                            bool recompute)
+{
+    size_t C = (size_t)c->width, F = (size_t)c->moe.ff, E = (size_t)c->moe.experts, k = (size_t)c->moe.top_k;
+    size_t L = (size_t)c->layers, room = ep > 1 ? chunks * expert_rows : rows * k;
+    if (E == 0) return 0;
+    /* kept: logits, results; weight; choice, slot; x, gate_up, hidden; first, expert_first */
+    size_t layer = rows * ((E + k * C) * sizeof(real) + k * sizeof(acc) + 2 * k * sizeof(int)) +
+                   room * (C + 3 * F) * sizeof(real) + chunks * (E + 1 + E / ep + 1) * sizeof(int);
+    /* scratch: slots, dlogits, dweight, aux; expert_rows if rows travel; dexpert_gate_up, dexpert_hidden; slope */
+    size_t scratch = rows * ((k * C + E) * sizeof(real) + (k + 1) * sizeof(acc)) +
+                     room * ((ep > 1 ? C : 0) + 3 * F) * sizeof(real) +
+                     (c->moe.balance == BALANCE_SEQ_AUX ? rows : 1) * E * sizeof(acc);
+    size_t bias = c->moe.balance == BALANCE_BIAS ? L * E * sizeof(acc) : 0;
+    return (recompute ? 1 : L) * layer + scratch + 2 * L * (E + 1) * sizeof(int64_t) + bias + sizeof(double);
+}
+
 ModelConfig model_config_slice(const ModelConfig *whole, int tp)
 {
     ModelConfig c = *whole;
     if (tp <= 1) return c;
     c.heads /= tp;
     c.kv_heads = c.kv_heads < tp ? 1 : c.kv_heads / tp;
-    c.ff /= tp;
+    if (!c.moe.experts) c.ff /= tp;
     c.vocab = (c.vocab + tp - 1) / tp;
     return c;
 }
@@ -50,6 +68,7 @@ const char *model_config_check_slice(const ModelConfig *c, int tp)
     if (c->heads % tp) return complain("--tp %d: must divide the model's heads, %d", tp, c->heads);
     if (c->kv_heads % tp && tp % c->kv_heads)
         return complain("--tp %d: must divide the model's kv heads, %d, or be a multiple of them", tp, c->kv_heads);
+    if (c->moe.experts && tp > 1) return complain("--tp %d: --model %s has experts; they are not split", tp, c->name);
     if (c->ff % tp) return complain("--tp %d: must divide the feed-forward width, %d", tp, c->ff);
     return NULL;
 }

@@ -10,21 +10,32 @@
 
 typedef struct {
     void *pointer; /* of type real ** or acc ** */
-    int rows;      /* 0: this model needs no such buffer, and the pointer stays NULL */
+    int rows;      /* rows or width 0: this model needs no such buffer, and the pointer stays NULL */
     int width;     /* elements in a row */
     size_t size;   /* bytes of an element */
 } Buffer;
 
-enum { TABLE_MAX = 16 };
+enum { TABLE_MAX = 32 };
 
 #define REAL(name, rows, width)                                                                                        \
     {                                                                                                                  \
         &(name), rows, width, sizeof(real)                                                                             \
     }
+#define INT(name, rows, width)                                                                                         \
+    {                                                                                                                  \
+        &(name), rows, width, sizeof(int)                                                                              \
+    }
 #define ACC(name, rows, width)                                                                                         \
     {                                                                                                                  \
         &(name), rows, width, sizeof(acc)                                                                              \
     }
+
+/* Rows of experts that this rank has room for, in all chunks. Without experts 0. */
+static int room(const Model *m)
+{
+    bool travel = m->config.moe.experts && m->experts.placement.ep > 1;
+    return travel ? m->expert_chunks * m->expert_rows : m->rows_max / m->stream_parts * m->config.moe.top_k;
+}
 
 /* Fills table[TABLE_MAX] and returns the number of entries. x1 has a table of its own, because with recompute the
  * layers share all buffers but x1. */
@@ -33,6 +44,7 @@ static int layer_table(const Model *m, LayerKept *a, Buffer *table)
     const ModelConfig *c = &m->config;
     int N = m->rows_max, S = N / m->stream_parts, raw = c->qk_norm ? N : 0;
     int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
+    int E = c->moe.experts, k = c->moe.top_k, R = room(m), local = E ? E / m->experts.placement.ep : 0;
     const Buffer buffers[] = {
         ACC(a->rstd1, S, 1),
         REAL(a->n1, S, C),
@@ -46,6 +58,16 @@ static int layer_table(const Model *m, LayerKept *a, Buffer *table)
         REAL(a->n2, S, C),
         REAL(a->gate_up, N, 2 * F),
         REAL(a->hidden, N, F),
+        REAL(a->moe.logits, S, E),
+        INT(a->moe.choice, S, k),
+        ACC(a->moe.weight, S, k),
+        INT(a->moe.slot, S, k),
+        INT(a->moe.first, m->expert_chunks, E + 1),
+        INT(a->moe.expert_first, m->expert_chunks, local + 1),
+        REAL(a->moe.x, R, C),
+        REAL(a->moe.gate_up, R, 2 * c->moe.ff),
+        REAL(a->moe.hidden, R, c->moe.ff),
+        REAL(a->moe.results, S * k, C),
     };
     memcpy(table, buffers, sizeof buffers);
     return sizeof buffers / sizeof buffers[0];
@@ -75,7 +97,8 @@ static int scratch_table(const Model *m, Scratch *t, Buffer *table)
 {
     const ModelConfig *c = &m->config;
     int N = m->rows_max, S = N / m->stream_parts, C = c->width, F = c->ff, H = c->heads, K = c->kv_heads;
-    int D = c->head_dim;
+    int D = c->head_dim, E = c->moe.experts, k = c->moe.top_k, R = room(m);
+    bool travel = E && m->experts.placement.ep > 1;
     const Buffer buffers[] = {
         REAL(t->dx, S, C),
         REAL(t->dn, N, C),
@@ -86,6 +109,14 @@ static int scratch_table(const Model *m, Scratch *t, Buffer *table)
         ACC(t->dot, N, H),
         REAL(t->embedded, N, C),
         REAL(t->delta, N, C),
+        REAL(t->slots, S * k, C),
+        REAL(t->expert_rows, travel ? R : 0, C),
+        REAL(t->dexpert_gate_up, R, 2 * c->moe.ff),
+        REAL(t->dexpert_hidden, R, c->moe.ff),
+        REAL(t->dlogits, S, E),
+        ACC(t->dweight, S, k),
+        ACC(t->aux, E ? S : 0, 1),
+        ACC(t->slope, c->moe.balance == BALANCE_SEQ_AUX ? S : 1, E),
     };
     memcpy(table, buffers, sizeof buffers);
     return sizeof buffers / sizeof buffers[0];
@@ -109,7 +140,7 @@ static void allocate(const Buffer *table, int count)
 {
     for (int i = 0; i < count; i++) {
         size_t bytes = (size_t)table[i].rows * (size_t)table[i].width * table[i].size;
-        void *memory = table[i].rows > 0 ? memory_alloc(bytes, MEMORY_ACTIVATIONS) : NULL;
+        void *memory = bytes > 0 ? memory_alloc(bytes, MEMORY_ACTIVATIONS) : NULL;
         memcpy(table[i].pointer, &memory, sizeof memory);
     }
 }
@@ -173,6 +204,29 @@ void layer_grads_free(LayerGrads *g)
 
 /* --- the model's own --- */
 
+static void router_allocate(Model *m)
+{
+    Router *r = &m->router;
+    size_t table = router_table_size(m) * sizeof *r->count, bias = (size_t)(m->config.layers * m->config.moe.experts);
+    r->count = memory_alloc(table, MEMORY_ACTIVATIONS);
+    r->total = memory_alloc(table, MEMORY_ACTIVATIONS);
+    r->aux_sum = memory_alloc(sizeof *r->aux_sum, MEMORY_ACTIVATIONS);
+    r->load = calloc(1, table);
+    if (!r->load) fatal("out of memory");
+    if (m->config.moe.balance != BALANCE_BIAS) return;
+    r->bias = memory_alloc(bias * sizeof *r->bias, MEMORY_ACTIVATIONS);
+    m->kernels.fill(r->bias, 0, bias * sizeof *r->bias);
+}
+
+static void router_release(Router *r)
+{
+    memory_free(r->count);
+    memory_free(r->total);
+    memory_free(r->aux_sum);
+    memory_free(r->bias);
+    free(r->load);
+}
+
 void model_allocate(Model *m)
 {
     Buffer table[TABLE_MAX] = {0};
@@ -180,6 +234,7 @@ void model_allocate(Model *m)
     m->activations = activations_create(m);
     allocate(table, scratch_table(m, &m->scratch, table));
     m->loss_sum = memory_alloc(sizeof *m->loss_sum, MEMORY_ACTIVATIONS);
+    if (m->config.moe.experts) router_allocate(m);
     m->workspace_bytes = k->workspace_bytes ? k->workspace_bytes(m->config.width, m->config.head_dim, m->rows_max) : 0;
     if (m->workspace_bytes) m->workspace = memory_alloc(m->workspace_bytes, MEMORY_BUFFERS);
 }
@@ -190,5 +245,6 @@ void model_release(Model *m)
     activations_free(m, m->activations);
     release(table, scratch_table(m, &m->scratch, table));
     memory_free(m->loss_sum);
+    router_release(&m->router);
     memory_free(m->workspace);
 }

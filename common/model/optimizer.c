@@ -19,8 +19,9 @@ Optimizer optimizer_create(OptimizerConfig config, const Params *params, const K
 {
     Optimizer o = {.config = config, .kernels = *kernels};
     if (config.kind == OPTIMIZER_ADAMW) {
-        o.m = zeros(kernels, params->held);
-        o.v = zeros(kernels, params->held);
+        size_t held = params->held + (params->next ? params->next->held : 0);
+        o.m = zeros(kernels, held);
+        o.v = zeros(kernels, held);
     }
     o.scalars = memory_alloc(sizeof *o.scalars, MEMORY_OPTIMIZER);
     if (params->placement.model_group) group_open_device(params->placement.model_group, o.scalars);
@@ -45,19 +46,19 @@ double optimizer_lr(const OptimizerConfig *c, long step)
     return c->lr * (floor + (1 - floor) * 0.5 * (1 + cos(pi * progress)));
 }
 
-/* Adds the squares of this shard's gradients. A parameter that several ranks along tp hold counts on one of them
- * only. */
+/* Adds the squares of this shard's gradients. A parameter that several ranks of the model group hold counts on one of
+ * them only. */
 static void add_squares(Optimizer *o, const Params *params, const Shard *shard)
 {
     double *squares = &o->scalars->squares;
-    if (params->placement.tp == 1) { /* shards do not overlap, so this rank counts all of it */
+    if (params->placement.tp == 1 && params->placement.replica == 0) { /* this rank counts all of it */
         o->kernels.sum_squares(squares, shard->grads, shard->count);
         return;
     }
     for (int n = 0; n < params->views; n++) {
         const View *view = &params->view[n];
         Overlap part = params_overlap(view, shard);
-        if (part.count > 0 && (params_counts(view) || BUG(count_copies_in_norm)))
+        if (part.count > 0 && (params_counts(params, view) || BUG(count_copies_in_norm)))
             o->kernels.sum_squares(squares, shard->grads + part.in_shard, part.count);
     }
 }
@@ -76,13 +77,14 @@ void optimizer_measure(Optimizer *o, const Params *params, long step)
         .squares = 0,
     };
     o->kernels.upload(o->scalars, &scalars, sizeof scalars);
-    for (int i = 0; i < params->shards; i++) add_squares(o, params, &params->shard[i]);
+    for (const Params *p = params; p; p = p->next)
+        for (int i = 0; i < p->shards; i++) add_squares(o, p, &p->shard[i]);
     if (params->placement.model_group && !BUG(norm_of_my_shard))
         comm_all_reduce(params->placement.model_group, &o->scalars->squares, 1, COMM_DOUBLE, COMM_SUM);
 }
 
-/* Updates the elements of the view that lie in this shard. */
-static void update(Optimizer *o, const Params *params, const Shard *shard, const View *view)
+/* Updates the elements of the view that lie in this shard. The moments of `params` begin at element `first`. */
+static void update(Optimizer *o, const Params *params, size_t first, const Shard *shard, const View *view)
 {
     Overlap part = params_overlap(view, shard);
     if (part.count == 0) return;
@@ -90,7 +92,7 @@ static void update(Optimizer *o, const Params *params, const Shard *shard, const
     acc *master = shard->master + part.in_shard, *g = shard->grads + part.in_shard;
     bool flat = params->placement.by != SHARD_NOTHING && BUG(decay_by_flat_shape);
     double decay = view->vector && !flat ? 0 : o->config.weight_decay;
-    size_t at = shard->at + part.in_shard;
+    size_t at = first + shard->at + part.in_shard;
     if (o->config.kind == OPTIMIZER_ADAMW)
         o->kernels.adamw(w, master, o->m + at, o->v + at, g, part.count, decay, o->scalars);
     else
@@ -100,11 +102,13 @@ static void update(Optimizer *o, const Params *params, const Shard *shard, const
 void optimizer_step(Optimizer *o, Params *params)
 {
     trace_begin("optimizer");
-    for (int i = 0; i < params->shards; i++)
-        for (int n = 0; n < params->views; n++) {
-            update(o, params, &params->shard[i], &params->view[n]);
-            comm_progress();
-        }
+    size_t first = 0;
+    for (const Params *p = params; p; first += p->held, p = p->next)
+        for (int i = 0; i < p->shards; i++)
+            for (int n = 0; n < p->views; n++) {
+                update(o, p, first, &p->shard[i], &p->view[n]);
+                comm_progress();
+            }
     trace_end();
 }
 

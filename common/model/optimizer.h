@@ -18,11 +18,11 @@ typedef struct {
 typedef struct {
     OptimizerConfig config;
     Kernels kernels;
-    acc *m, *v;           /* [held]  AdamW's moments of this rank's shards; NULL for SGD */
+    acc *m, *v;           /* [held]  AdamW's moments of this rank's shards of the model; NULL for SGD */
     StepScalars *scalars; /* [1] */
 } Optimizer;
 
-/* Allocates the state for this rank's shards: for AdamW 2 * held * sizeof(acc) bytes, set to zero; for SGD nothing.
+/* Allocates the state for this rank's shards of the model: for AdamW 2 * held * sizeof(acc) bytes, set to zero; for SGD nothing.
  * Both also hold the scalars. */
 Optimizer optimizer_create(OptimizerConfig config, const Params *params, const Kernels *kernels);
 void optimizer_free(Optimizer *optimizer);

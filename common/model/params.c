@@ -33,6 +33,7 @@ void params_place(Params *p, Placement placement)
 {
     if (placement.ranks == 0) placement.ranks = 1;
     if (placement.tp == 0) placement.tp = 1;
+    if (placement.ep == 0) placement.ep = 1;
     CHECK(placement.by != SHARD_NOTHING || placement.ranks == 1);
     CHECK(!placement.whole_weights || placement.by == SHARD_MODEL || placement.by == SHARD_UNITS);
     CHECK(!placement.whole_grads || placement.by == SHARD_MODEL);
@@ -69,6 +70,14 @@ static void place_weights(Params *p)
         else if (place->whole_weights)
             unit->weights = p->weights + unit->shard->at * ranks; /* where rank 0's shard of the unit begins */
     }
+}
+
+Params experts_create(const ModelConfig *c, Placement placement, const Kernels *kernels)
+{
+    Params p = experts_table(c, placement.ep ? placement.ep : 1, placement.ep_rank);
+    params_place(&p, placement);
+    params_allocate(&p, kernels);
+    return p;
 }
 
 Params params_create(const ModelConfig *c, Placement placement, const Kernels *kernels)
@@ -116,8 +125,9 @@ void params_free(Params *p)
 
 const View *params_find(const Params *p, const char *name)
 {
-    for (int v = 0; v < p->views; v++)
-        if (strcmp(p->view[v].name, name) == 0) return &p->view[v];
+    for (; p; p = p->next)
+        for (int v = 0; v < p->views; v++)
+            if (strcmp(p->view[v].name, name) == 0) return &p->view[v];
     return NULL;
 }
 
@@ -130,7 +140,7 @@ Overlap params_overlap(const View *view, const Shard *shard)
     return (Overlap){.count = end - begin, .in_view = begin - view->offset, .in_shard = begin - shard->begin};
 }
 
-bool params_counts(const View *view)
+bool params_counts(const Params *params, const View *view)
 {
-    return view->replica == 0; /* shards never overlap, so only ranks along tp can hold the same element twice */
+    return params->placement.replica == 0 && view->replica == 0; /* the first of the ranks that hold the same block */
 }

@@ -87,10 +87,13 @@ typedef struct {
     bool whole_weights; /* the rank keeps the weights of all shards, not only of its own */
     bool whole_grads;   /* SHARD_MODEL only: the rank keeps the gradients of the whole flat model */
     int tp, tp_rank;    /* tensor-parallel ranks, and this rank's number among them; tp 0 means 1 */
+    int ep, ep_rank;    /* of experts: ranks over which they are dealt, and this rank's number; ep 0 means 1 */
     Group *model_group; /* the ranks that together hold one copy of the model; NULL: this rank holds all of it */
+    int replica;        /* this rank's number, 0, 1, ..., among those of model_group that hold the same shards */
 } Placement;
 
-typedef struct {
+typedef struct Params Params;
+struct Params {
     View *view; /* [views] */
     int views, view_room;
     Unit *unit;   /* [units] */
@@ -107,7 +110,11 @@ typedef struct {
     acc *grads;         /* [grad_count]  add up over micro-steps: of the whole model, or of this rank's shards */
     size_t grad_count;  /* whole model with whole_grads (padding included); else held */
     acc *reduced_grads; /* [held]  with whole_grads: the reduced gradients of this rank's shard */
-} Params;
+
+    /* Further parameters of the model, with units of the same numbers but a placement of their own: the experts. NULL:
+     * there are none. Functions that say "of the model" walk both. */
+    Params *next;
+};
 
 /* Bytes of a weight's master copy; 0 if real is acc. */
 enum { MASTER_BYTES = sizeof(real) == sizeof(acc) ? 0 : sizeof(acc) };
@@ -117,11 +124,16 @@ enum { MASTER_BYTES = sizeof(real) == sizeof(acc) ? 0 : sizeof(acc) };
 Params params_table(const ModelConfig *config);
 Params params_table_split(const ModelConfig *config, int tp, int tp_rank);
 
+/* The table of the experts that rank `ep_rank` of `ep` has: E / ep neighbouring ones of each layer. Unit 0 is empty. */
+Params experts_table(const ModelConfig *config, int ep, int ep_rank);
+
 /* Adds to a table the shards that a rank of this placement holds, without buffers. */
 void params_place(Params *params, Placement placement);
 
-/* The table with shards and buffers. Padding is set to zero; all else in the buffers is undefined. */
+/* The table with shards and buffers, of all parameters but experts, or of the experts. Padding is set to zero; all else
+ * in the buffers is undefined. */
 Params params_create(const ModelConfig *config, Placement placement, const Kernels *kernels);
+Params experts_create(const ModelConfig *config, Placement placement, const Kernels *kernels);
 
 /* Adds the buffers. Call after params_place. */
 void params_allocate(Params *params, const Kernels *kernels);
@@ -130,7 +142,7 @@ void params_free(Params *params);
 /* Elements of one shard, padding included, if `count` elements are split over `ranks` ranks. */
 size_t shard_padded(size_t count, int ranks);
 
-/* The view called `name`; NULL if there is none. */
+/* The view of the model called `name`; NULL if there is none. */
 const View *params_find(const Params *params, const char *name);
 
 /* The elements that a view and a shard have in common: `count` of them (perhaps 0), from element `in_view` of the
@@ -142,11 +154,11 @@ Overlap params_overlap(const View *view, const Shard *shard);
 
 /* Does this rank count its elements of `view`? Exactly one rank of model_group counts each element of the model. The
  * norm of the gradient and params_collect (so --dump too) use only elements that a rank counts. */
-bool params_counts(const View *view);
+bool params_counts(const Params *params, const View *view);
 
 /* --- values: params_values.c --- */
 
-/* Initializes every weight that this rank owns. The value depends only on (seed, parameter name, index in the
+/* Initializes every weight of the model that this rank owns. The value depends only on (seed, parameter name, index in the
  * parameter), so it is the same under every placement. With whole_weights the shards of other ranks must still be
  * gathered. */
 void params_init(Params *params, const Kernels *kernels, uint64_t seed);
@@ -174,6 +186,7 @@ typedef enum {
 
 typedef struct {
     struct {
+        const Params *params; /* the row concerns these */
         Group *group;
         Equality equal;
     } row[8];
@@ -181,9 +194,9 @@ typedef struct {
 } Replicas;
 
 /* Adds a row. A group of one rank (or NULL) has nothing to compare, and no row is added. */
-void replicas_add(Replicas *replicas, Group *group, Equality equal);
+void replicas_add(Replicas *replicas, const Params *params, Group *group, Equality equal);
 
-/* [all ranks of the groups] The name of the first parameter that differs between ranks of a row's group, or NULL. */
+/* [all ranks of the groups] The name of the model's first parameter that differs between ranks of a row's group, or NULL. */
 const char *params_unequal(const Params *params, const Kernels *kernels, const Replicas *replicas);
 
 /* [all ranks of the groups] NULL, or a complaint if replicas start from different weights. Replicas are not

@@ -60,6 +60,26 @@ static View cut_cols(int rows, int cols, double std, int parts, int part)
         .rows = rows, .cols = each, .init_std = std, .whole_rows = rows, .whole_cols = cols, .col0 = part * each};
 }
 
+static Params new_table(const ModelConfig *c)
+{
+    Params p = {.units = 1 + c->layers};
+    p.unit = calloc((size_t)p.units, sizeof *p.unit);
+    if (!p.unit) fatal("out of memory for the table of parameters");
+    return p;
+}
+
+/* Finds each unit's run of the flat model and of the table of views. A unit may be empty. */
+static void set_units(Params *p)
+{
+    for (int n = p->views - 1; n >= 0; n--) {
+        Unit *unit = &p->unit[p->view[n].unit];
+        unit->offset = p->view[n].offset;
+        unit->count += p->view[n].size;
+        unit->first_view = n;
+        unit->views++;
+    }
+}
+
 Params params_table(const ModelConfig *config)
 {
     return params_table_split(config, 1, 0);
@@ -67,10 +87,7 @@ Params params_table(const ModelConfig *config)
 
 Params params_table_split(const ModelConfig *c, int tp, int r)
 {
-    Params p = {.units = 1 + c->layers};
-    p.unit = calloc((size_t)p.units, sizeof *p.unit);
-    if (!p.unit) fatal("out of memory for the table of parameters");
-
+    Params p = new_table(c);
     double std = c->init_std, std_residual = c->init_std / sqrt(2.0 * c->layers);
     int C = c->width, D = c->head_dim, q_rows = c->heads * D, kv_rows = c->kv_heads * D;
     int kv_parts = c->kv_heads < tp ? c->kv_heads : tp, sharers = tp / kv_parts; /* ranks that share a kv head */
@@ -94,16 +111,28 @@ Params params_table_split(const ModelConfig *c, int tp, int r)
         add(&p, u, kv, "model.layers.%d.self_attn.k_proj.weight", l);
         add(&p, u, kv, "model.layers.%d.self_attn.v_proj.weight", l);
         add(&p, u, cut_cols(C, q_rows, std_residual, tp, r), "model.layers.%d.self_attn.o_proj.weight", l);
-        add(&p, u, cut_rows(c->ff, C, std, tp, r), "model.layers.%d.mlp.gate_proj.weight", l);
-        add(&p, u, cut_rows(c->ff, C, std, tp, r), "model.layers.%d.mlp.up_proj.weight", l);
-        add(&p, u, cut_cols(C, c->ff, std_residual, tp, r), "model.layers.%d.mlp.down_proj.weight", l);
+        const char *mlp =
+            c->moe.experts ? "mlp.shared_expert" : "mlp"; /* the feed-forward that every row goes through */
+        if (c->moe.experts) add(&p, u, cut_rows(c->moe.experts, C, std, 1, 0), "model.layers.%d.mlp.gate.weight", l);
+        if (c->ff == 0) continue;
+        add(&p, u, cut_rows(c->ff, C, std, tp, r), "model.layers.%d.%s.gate_proj.weight", l, mlp);
+        add(&p, u, cut_rows(c->ff, C, std, tp, r), "model.layers.%d.%s.up_proj.weight", l, mlp);
+        add(&p, u, cut_cols(C, c->ff, std_residual, tp, r), "model.layers.%d.%s.down_proj.weight", l, mlp);
     }
-    for (int n = p.views - 1; n >= 0; n--) {
-        Unit *unit = &p.unit[p.view[n].unit];
-        unit->offset = p.view[n].offset;
-        unit->count += p.view[n].size;
-        unit->first_view = n;
-        unit->views++;
+    set_units(&p);
+    return p;
+}
+
+Params experts_table(const ModelConfig *c, int ep, int r)
+{
+    Params p = new_table(c);
+    int C = c->width, F = c->moe.ff, E = c->moe.experts;
+    double std = c->init_std, std_residual = c->init_std / sqrt(2.0 * c->layers);
+    for (int l = 0; l < c->layers; l++) {
+        /* the matrices of the experts, one below the other; gate and up of an expert are adjacent */
+        add(&p, 1 + l, cut_rows(E * 2 * F, C, std, ep, r), "model.layers.%d.mlp.experts.gate_up_proj", l);
+        add(&p, 1 + l, cut_rows(E * C, F, std_residual, ep, r), "model.layers.%d.mlp.experts.down_proj", l);
     }
+    set_units(&p);
     return p;
 }

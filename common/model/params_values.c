@@ -34,6 +34,7 @@ static void draw(const Kernels *kernels, acc *to, const View *v, size_t begin, s
 
 void params_init(Params *p, const Kernels *kernels, uint64_t seed)
 {
+    if (p->next) params_init(p->next, kernels, seed);
     if (BUG(rank_seeded_init)) seed += (uint64_t)comm_world_rank();
     for (int n = 0; n < p->views; n++)
         for (int i = 0; i < p->shards; i++) {
@@ -97,7 +98,7 @@ void params_collect(const Params *p, const Kernels *kernels, const View *view, b
         if (o.count > 0) kernels->download(block + o.in_view, from, o.count * sizeof *block);
     }
     memset(host, 0, params_whole_size(view) * sizeof *host);
-    if (params_counts(view)) params_put_block(view, block, host);
+    if (params_counts(p, view)) params_put_block(view, block, host);
     free(block);
     if (!p->placement.model_group) return;
     comm_uncounted(1);
@@ -108,10 +109,11 @@ void params_collect(const Params *p, const Kernels *kernels, const View *view, b
 
 /* --- replicas --- */
 
-void replicas_add(Replicas *r, Group *group, Equality equal)
+void replicas_add(Replicas *r, const Params *params, Group *group, Equality equal)
 {
     if (!group || group_size(group) == 1) return;
     CHECK(r->rows < (int)(sizeof r->row / sizeof r->row[0]));
+    r->row[r->rows].params = params;
     r->row[r->rows].group = group;
     r->row[r->rows++].equal = equal;
 }
@@ -158,10 +160,12 @@ static bool view_is_equal(const Params *p, const Kernels *kernels, const View *v
 const char *params_unequal(const Params *p, const Kernels *kernels, const Replicas *replicas)
 {
     const char *name = NULL;
-    for (int n = 0; n < p->views; n++)
-        for (int r = 0; r < replicas->rows; r++)
-            if (!view_is_equal(p, kernels, &p->view[n], replicas->row[r].group, replicas->row[r].equal) && !name)
-                name = p->view[n].name;
+    for (; p; p = p->next)
+        for (int n = 0; n < p->views; n++)
+            for (int r = 0; r < replicas->rows; r++)
+                if (replicas->row[r].params == p &&
+                    !view_is_equal(p, kernels, &p->view[n], replicas->row[r].group, replicas->row[r].equal) && !name)
+                    name = p->view[n].name;
     return name;
 }
 

@@ -191,17 +191,58 @@ double tensor_at(const Tensor *t, size_t i)
     }
 }
 
+/* --- the weights of a model: views and the tensors of a file that hold them --- */
+
+/* The experts' views hold the matrices of all experts, one below the other. A file holds each matrix as a tensor, under
+ * the names of Qwen3-MoE or of Mixtral. The router, too, has two names. */
+static bool is_of_experts(const View *v)
+{
+    return strstr(v->name, ".mlp.experts.") != NULL;
+}
+
+/* Tensors that make up the view: gate and up, or down, of each expert; or one. `expert_ff`: width of an expert. */
+static int parts_of(const View *v, int experts)
+{
+    return !is_of_experts(v) ? 1 : strstr(v->name, "gate_up_proj") ? 2 * experts : experts;
+}
+
+/* Tensor number `part` of the view; NULL if there is none. `name[96]` gets its name, the first of the possible ones. */
+static const Tensor *find_part(const Safetensors *file, const View *v, int part, char *name)
+{
+    static const char *const matrix[2][3] = {{"gate_proj", "up_proj", "down_proj"}, {"w1", "w3", "w2"}};
+    static const char *const block[2] = {"mlp", "block_sparse_moe"};
+    bool both = strstr(v->name, "gate_up_proj") != NULL;
+    int layer = 0;
+    const Tensor *t = safetensors_find(file, v->name);
+    snprintf(name, 96, "%s", v->name);
+    if (t || sscanf(v->name, "model.layers.%d.mlp.", &layer) != 1) return t;
+    for (int style = 1; style >= 0 && !t; style--) {
+        if (is_of_experts(v))
+            snprintf(name, 96, "model.layers.%d.%s.experts.%d.%s.weight", layer, block[style], both ? part / 2 : part,
+                     matrix[style][both ? part % 2 : 2]);
+        else if (strstr(v->name, ".mlp.gate.weight"))
+            snprintf(name, 96, "model.layers.%d.%s.gate.weight", layer, block[style]);
+        t = safetensors_find(file, name);
+    }
+    return t;
+}
+
 /* Converts each element to acc on the host, then uploads this rank's shards. Returns false, and uploads nothing, if
  * an element is not finite in acc. */
-static bool load_view(Params *params, const View *v, const Tensor *t, const Kernels *kernels)
+static bool load_view(Params *params, const View *v, const Safetensors *file, int experts, const Kernels *kernels)
 {
-    size_t whole = params_whole_size(v), bad = 0;
+    size_t whole = params_whole_size(v), bad = 0, at = 0;
+    char name[96];
     acc *host = malloc(whole * sizeof *host);
     if (!host) fatal("out of memory for %s", v->name);
-    for (size_t i = 0; i < whole; i++) {
-        host[i] = (acc)tensor_at(t, i);
-        bad += !isfinite(host[i]);
+    for (int part = 0; part < parts_of(v, experts); part++) {
+        const Tensor *t = find_part(file, v, part, name);
+        for (size_t i = 0; i < t->count; i++, at++) {
+            host[at] = (acc)tensor_at(t, i);
+            bad += !isfinite(host[at]);
+        }
     }
+    CHECK(at == whole);
     if (!bad) params_upload(params, kernels, v, host);
     free(host);
     return !bad;
@@ -216,29 +257,59 @@ static bool is_copy(const Tensor *a, const Tensor *b)
     return true;
 }
 
-/* Opens DIR/model.safetensors. It must have all tensors of `params`, in their whole shapes, and no others. */
-static const char *open_weights(Safetensors **file, const Params *params, const char *dir)
+/* Does the file have all tensors of the view, in their whole shapes? */
+static const char *check_view(const Safetensors *file, const View *v, int experts, const char *dir)
+{
+    int parts = parts_of(v, experts), rows = v->whole_rows / parts;
+    char name[96];
+    for (int part = 0; part < parts; part++) {
+        const Tensor *t = find_part(file, v, part, name);
+        if (!t) return complain("--model %s: model.safetensors has no tensor %s", dir, name);
+        if (t->dtype == DTYPE_I64) return complain("--model %s: %s is of whole numbers", dir, name);
+        if (t->dims != (v->vector ? 1 : 2) || t->shape[t->dims - 1] != v->whole_cols ||
+            t->count != (size_t)rows * (size_t)v->whole_cols)
+            return complain("--model %s: %s has not the shape that config.json gives it", dir, name);
+    }
+    return NULL;
+}
+
+/* Tensors of the file that are part of the model, if check_view accepts all views. */
+static int tensors_of(const Params *params, int experts)
+{
+    int count = 0;
+    for (const Params *p = params; p; p = p->next)
+        for (int n = 0; n < p->views; n++) count += parts_of(&p->view[n], experts);
+    return count;
+}
+
+/* Is the tensor part of the model? */
+static bool is_known(const Safetensors *file, const Tensor *t, const Params *params, int experts)
+{
+    char name[96];
+    for (const Params *p = params; p; p = p->next)
+        for (int n = 0; n < p->views; n++)
+            for (int part = 0; part < parts_of(&p->view[n], experts); part++)
+                if (find_part(file, &p->view[n], part, name) == t) return true;
+    return false;
+}
+
+/* Opens DIR/model.safetensors. It must have all tensors of `params`, and no others. */
+static const char *open_weights(Safetensors **file, const Params *params, int experts, const char *dir)
 {
     char path[4096], called[4200];
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     snprintf(called, sizeof called, "--model %.300s: model.safetensors", dir);
     const char *complaint = open_file(file, path, called);
     if (complaint) return complaint;
-    for (int n = 0; n < params->views && !complaint; n++) {
-        const View *v = &params->view[n];
-        const Tensor *t = safetensors_find(*file, v->name);
-        if (!t)
-            complaint = complain("--model %s: model.safetensors has no tensor %s", dir, v->name);
-        else if (t->dtype == DTYPE_I64)
-            complaint = complain("--model %s: %s is of whole numbers", dir, v->name);
-        else if (t->dims != (v->vector ? 1 : 2) || t->shape[t->dims - 1] != v->whole_cols ||
-                 t->count != params_whole_size(v))
-            complaint = complain("--model %s: %s has not the shape that config.json gives it", dir, v->name);
-    }
-    for (int i = 0; !complaint && i < (*file)->tensors; i++) {
-        const char *name = (*file)->tensor[i].name; /* a file of a tied model may hold the head as a copy */
-        if (!params_find(params, name) && strcmp(name, HEAD) != 0)
-            complaint = complain("--model %s: %s is not part of the model that config.json describes", dir, name);
+    for (const Params *p = params; p; p = p->next)
+        for (int n = 0; n < p->views && !complaint; n++) complaint = check_view(*file, &p->view[n], experts, dir);
+    /* a file of a tied model may hold the head as a copy */
+    bool copy = safetensors_find(*file, HEAD) && !params_find(params, HEAD);
+    bool others = (*file)->tensors != tensors_of(params, experts) + copy;
+    for (int i = 0; !complaint && others && i < (*file)->tensors; i++) {
+        const Tensor *t = &(*file)->tensor[i];
+        if (!is_known(*file, t, params, experts) && strcmp(t->name, HEAD) != 0)
+            complaint = complain("--model %s: %s is not part of the model that config.json describes", dir, t->name);
     }
     if (complaint) safetensors_close(*file);
     return complaint;
@@ -247,24 +318,28 @@ static const char *open_weights(Safetensors **file, const Params *params, const 
 const char *safetensors_check_weights(const ModelConfig *model, const char *dir)
 {
     Safetensors *file;
-    Params table = params_table(model);
-    const char *complaint = open_weights(&file, &table, dir);
+    Params table = params_table(model), experts = {0};
+    if (model->moe.experts) experts = experts_table(model, 1, 0), table.next = &experts;
+    const char *complaint = open_weights(&file, &table, model->moe.experts, dir);
     if (!complaint) safetensors_close(file);
     params_free(&table);
+    params_free(&experts);
     return complaint;
 }
 
-const char *safetensors_load_weights(Params *params, const Kernels *kernels, const char *dir)
+const char *safetensors_load_weights(Params *params, const ModelConfig *model, const Kernels *kernels, const char *dir)
 {
     Safetensors *file;
-    const char *complaint = open_weights(&file, params, dir);
+    int experts = model->moe.experts;
+    const char *complaint = open_weights(&file, params, experts, dir);
     if (complaint) return complaint;
-    for (int n = 0; n < params->views && !complaint; n++) {
-        const View *v = &params->view[n];
-        if (!load_view(params, v, safetensors_find(file, v->name), kernels))
-            complaint = complain("--model %s: %s holds a weight that is not finite", dir, v->name);
-        comm_progress(); /* tells the watchdog that this rank works: loading may take long */
-    }
+    for (Params *p = params; p; p = p->next)
+        for (int n = 0; n < p->views && !complaint; n++) {
+            const View *v = &p->view[n];
+            if (!load_view(p, v, file, experts, kernels))
+                complaint = complain("--model %s: %s holds a weight that is not finite", dir, v->name);
+            comm_progress(); /* tells the watchdog that this rank works: loading may take long */
+        }
     const Tensor *head = safetensors_find(file, HEAD);
     if (!complaint && head && !params_find(params, HEAD) && !is_copy(head, safetensors_find(file, EMBEDDING)))
         complaint = complain("--model %s: tie_word_embeddings is true, and %s differs from %s", dir, HEAD, EMBEDDING);

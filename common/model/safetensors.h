@@ -37,4 +37,4 @@ const char *safetensors_check_weights(const ModelConfig *model, const char *dir)
 
 /* Makes the same check, then loads this rank's shards of every weight. Returns NULL, or a complaint also if a weight
  * is not finite, or if the model is tied but the file's head differs from its embedding. */
-const char *safetensors_load_weights(Params *params, const Kernels *kernels, const char *dir);
+const char *safetensors_load_weights(Params *params, const ModelConfig *model, const Kernels *kernels, const char *dir);

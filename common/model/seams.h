@@ -6,8 +6,7 @@
  *   parameters   who holds this unit's weights, who must hear about its gradients?       every trainer
  *   features     which slice of the hidden dimension, which rows of the stream are mine?  tiny-megatron
  *   sequence     which keys and values must my queries see?                              tiny-cp
- *
- * The fourth seam, experts, comes with the mixture-of-experts layer that it belongs to (tiny-moe, to come).
+ *   experts      which rank holds the expert that this row goes to?                      tiny-moe
  */
 #pragma once
 
@@ -104,8 +103,25 @@ typedef struct {
                      const real *qkv, const Rows *rows);
 } SequenceSeam;
 
+/* The way of rows to the ranks of their experts and back. A row's copies lie in slots, in order of the experts that they
+ * go to (expert_slots in kernels.h). A rank may send its rows in several chunks, so that one chunk travels while another
+ * is computed. Calls of one layer and chunk: plan, then send, receive, send_back, receive_back in the forward pass, and
+ * these four again in the backward pass, for gradients. A buffer that is sent stays as it is until it is received. */
+typedef struct {
+    void *self;
+    /* Tells all ranks how many rows go to each expert. first[E + 1] has this rank's slots. Fills in
+     * expert_first[local experts + 1], the rows that each of this rank's experts gets, and returns their number. Both
+     * arrays lie in the backend's memory. */
+    int (*plan)(void *self, int layer, int chunk, int *expert_first, const int *first);
+    void (*send)(void *self, int layer, int chunk, const real *slots);
+    void (*receive)(void *self, int layer, int chunk, real *expert_rows); /* in order of the experts */
+    void (*send_back)(void *self, int layer, int chunk, const real *expert_rows);
+    void (*receive_back)(void *self, int layer, int chunk, real *slots);
+} ExpertSeam;
+
 typedef struct {
     ParameterSeam parameters;
     FeatureSeam features;
     SequenceSeam sequence;
+    ExpertSeam experts;
 } Seams;

@@ -7,13 +7,14 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "kernels/kernels.h"
 #include "settings/presets.h"
 
 enum { LARGEST_FILE = 1 << 20 };
 /* The objects of config.json in which a key may stand: the outer one, and rope_parameters (rope_scaling in older
  * files). */
 enum { OUTER = 1, ROPE = 2 };
-enum { LLAMA = 1, QWEN3 = 2, BOTH = 3 };
+enum { LLAMA = 1, QWEN3 = 2, MIXTRAL = 4, QWEN3_MOE = 8, MOE = MIXTRAL | QWEN3_MOE, ALL = 15 };
 
 #define AT(member) offsetof(ModelConfig, member)
 
@@ -25,19 +26,26 @@ static const struct {
     enum { INT, NUMBER, FLAG } type;
     size_t offset;
     double least, most;
-    int may_be_null; /* the models in which null is allowed: LLAMA, QWEN3, BOTH, or 0 */
+    int models;      /* those that have the key */
+    int may_be_null; /* those in which null is allowed */
 } used[] = {
-    {"num_hidden_layers", OUTER, INT, AT(layers), 1, 1000, 0},
-    {"hidden_size", OUTER, INT, AT(width), 1, 1 << 17, 0},
-    {"num_attention_heads", OUTER, INT, AT(heads), 1, 4096, 0},
-    {"num_key_value_heads", OUTER, INT, AT(kv_heads), 1, 4096, BOTH},
-    {"head_dim", OUTER, INT, AT(head_dim), 1, 256, LLAMA},
-    {"intermediate_size", OUTER, INT, AT(ff), 1, 1 << 20, 0},
-    {"vocab_size", OUTER, INT, AT(vocab), 1, 1 << 22, 0},
-    {"tie_word_embeddings", OUTER, FLAG, AT(tied), 0, 0, 0},
-    {"rope_theta", OUTER | ROPE, NUMBER, AT(theta), 1e-9, 1e30, 0},
-    {"rms_norm_eps", OUTER, NUMBER, AT(eps), 0, 1, 0},
-    {"initializer_range", OUTER, NUMBER, AT(init_std), 0, 1, 0},
+    {"num_hidden_layers", OUTER, INT, AT(layers), 1, 1000, ALL, 0},
+    {"hidden_size", OUTER, INT, AT(width), 1, 1 << 17, ALL, 0},
+    {"num_attention_heads", OUTER, INT, AT(heads), 1, 4096, ALL, 0},
+    {"num_key_value_heads", OUTER, INT, AT(kv_heads), 1, 4096, ALL, ALL},
+    {"head_dim", OUTER, INT, AT(head_dim), 1, 256, ALL, LLAMA | MOE},
+    {"intermediate_size", OUTER, INT, AT(ff), 1, 1 << 20, ALL, 0},
+    {"vocab_size", OUTER, INT, AT(vocab), 1, 1 << 22, ALL, 0},
+    {"tie_word_embeddings", OUTER, FLAG, AT(tied), 0, 0, ALL, 0},
+    {"rope_theta", OUTER | ROPE, NUMBER, AT(theta), 1e-9, 1e30, ALL, 0},
+    {"rms_norm_eps", OUTER, NUMBER, AT(eps), 0, 1, ALL, 0},
+    {"initializer_range", OUTER, NUMBER, AT(init_std), 0, 1, ALL, 0},
+    {"num_local_experts", OUTER, INT, AT(moe.experts), 1, EXPERTS_MAX, MIXTRAL, 0},
+    {"num_experts", OUTER, INT, AT(moe.experts), 1, EXPERTS_MAX, QWEN3_MOE, 0},
+    {"num_experts_per_tok", OUTER, INT, AT(moe.top_k), 1, EXPERTS_MAX, MOE, 0},
+    {"moe_intermediate_size", OUTER, INT, AT(moe.ff), 1, 1 << 20, QWEN3_MOE, 0},
+    {"norm_topk_prob", OUTER, FLAG, AT(moe.renormalize), 0, 0, QWEN3_MOE, 0},
+    {"router_aux_loss_coef", OUTER, NUMBER, AT(moe.aux_coef), 0, 1e6, MOE, 0},
 };
 
 /* Keys that may have these values only. This suite cannot compute a model with any other. */
@@ -46,25 +54,28 @@ static const struct {
     int where, models;
     const char *value, *or; /* allowed values, as JSON; `or` may be NULL */
 } fixed[] = {
-    {"hidden_act", OUTER, BOTH, "\"silu\"", NULL},
-    {"attention_bias", OUTER, BOTH, "false", NULL},
-    {"mlp_bias", OUTER, BOTH, "false", NULL},
-    {"attention_dropout", OUTER, BOTH, "0", "null"},
-    {"is_causal", OUTER, BOTH, "true", NULL},
-    {"is_decoder", OUTER, BOTH, "false", NULL},
-    {"is_encoder_decoder", OUTER, BOTH, "false", NULL},
-    {"add_cross_attention", OUTER, BOTH, "false", NULL},
-    {"cross_attention_hidden_size", OUTER, BOTH, "null", NULL},
-    {"tie_encoder_decoder", OUTER, BOTH, "false", NULL},
-    {"pruned_heads", OUTER, BOTH, "{}", "null"},
-    {"use_sliding_window", OUTER, BOTH, "false", NULL},
-    {"sliding_window", OUTER, LLAMA, "null", NULL}, /* Qwen3 has a number here beside use_sliding_window false */
-    {"pretraining_tp", OUTER, BOTH, "1", "null"},
-    {"quantization_config", OUTER, BOTH, "null", NULL},
-    {"rope_interleaved", OUTER, BOTH, "false", NULL},
-    {"partial_rotary_factor", OUTER | ROPE, BOTH, "1", "null"},
-    {"rope_type", ROPE, BOTH, "\"default\"", NULL},
-    {"type", ROPE, BOTH, "\"default\"", NULL}, /* its older name */
+    {"router_jitter_noise", OUTER, MIXTRAL, "0", "null"},
+    {"decoder_sparse_step", OUTER, QWEN3_MOE, "1", NULL},
+    {"mlp_only_layers", OUTER, QWEN3_MOE, "[]", "null"},
+    {"hidden_act", OUTER, ALL, "\"silu\"", NULL},
+    {"attention_bias", OUTER, ALL, "false", NULL},
+    {"mlp_bias", OUTER, ALL, "false", NULL},
+    {"attention_dropout", OUTER, ALL, "0", "null"},
+    {"is_causal", OUTER, ALL, "true", NULL},
+    {"is_decoder", OUTER, ALL, "false", NULL},
+    {"is_encoder_decoder", OUTER, ALL, "false", NULL},
+    {"add_cross_attention", OUTER, ALL, "false", NULL},
+    {"cross_attention_hidden_size", OUTER, ALL, "null", NULL},
+    {"tie_encoder_decoder", OUTER, ALL, "false", NULL},
+    {"pruned_heads", OUTER, ALL, "{}", "null"},
+    {"use_sliding_window", OUTER, ALL, "false", NULL},
+    {"sliding_window", OUTER, LLAMA | MIXTRAL, "null", NULL}, /* Qwen3 has a number here beside use_sliding_window false */
+    {"pretraining_tp", OUTER, ALL, "1", "null"},
+    {"quantization_config", OUTER, ALL, "null", NULL},
+    {"rope_interleaved", OUTER, ALL, "false", NULL},
+    {"partial_rotary_factor", OUTER | ROPE, ALL, "1", "null"},
+    {"rope_type", ROPE, ALL, "\"default\"", NULL},
+    {"type", ROPE, ALL, "\"default\"", NULL}, /* its older name */
 };
 
 /* Keys that do not change what the model computes, and keys that this file reads elsewhere. */
@@ -77,7 +88,7 @@ static const char *const ignored[] = {
     /* tokens and texts */
     "bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "decoder_start_token_id", "tokenizer_class", "prefix",
     /* how transformers computes and what it returns */
-    "use_cache", "output_attentions", "output_hidden_states", "return_dict", "tie_last_hidden_states", "torchscript",
+    "use_cache", "output_router_logits", "output_attentions", "output_hidden_states", "return_dict", "tie_last_hidden_states", "torchscript",
     "use_bfloat16", "tf_legacy_loss", "chunk_size_feed_forward", "attn_implementation", "_attn_implementation",
     "_attn_implementation_autoset", "gradient_checkpointing",
     /* for classifiers */
@@ -96,7 +107,7 @@ static const char *const ignored[] = {
 /* A reading of one config.json. */
 typedef struct {
     ModelConfig *config;
-    int model;          /* LLAMA or QWEN3 */
+    int model;          /* LLAMA, ... */
     const char *called; /* complaints begin with this text */
 } Reading;
 
@@ -148,7 +159,7 @@ static const char *read_object(const Reading *r, const cJSON *object, int where)
         const char *complaint = NULL;
         bool known = false;
         for (size_t i = 0; i < COUNT(used) && !complaint; i++)
-            if (used[i].where & where && strcmp(used[i].name, item->string) == 0)
+            if (used[i].where & where && used[i].models & r->model && strcmp(used[i].name, item->string) == 0)
                 known = true, complaint = use(r, i, item);
         for (size_t i = 0; i < COUNT(fixed) && !complaint; i++)
             if (fixed[i].where & where && fixed[i].models & r->model && strcmp(fixed[i].name, item->string) == 0)
@@ -181,12 +192,25 @@ static const char *check_layer_types(const Reading *r, const cJSON *json)
     return good ? NULL : complain("%s: layer_types must be full_attention for each layer", r->called);
 }
 
+/* Mixtral's intermediate_size is that of an expert; Qwen3-MoE's is that of dense layers, of which there are none. */
+static const char *finish_experts(const Reading *r)
+{
+    ModelConfig *c = r->config;
+    if (r->model == MIXTRAL) c->moe.ff = c->ff;
+    if (r->model & MOE) c->ff = 0;
+    if (c->moe.top_k > c->moe.experts)
+        return complain("%s: num_experts_per_tok %d is more than the %d experts", r->called, c->moe.top_k,
+                        c->moe.experts);
+    return NULL;
+}
+
 /* Computes the constants that follow from others, and checks that the constants fit together. */
 static const char *finish(const Reading *r)
 {
     ModelConfig *c = r->config;
     for (size_t i = 0; i < COUNT(used); i++)
-        if (used[i].type == INT && !used[i].may_be_null && *(int *)((char *)c + used[i].offset) == 0)
+        if (used[i].type == INT && used[i].models & r->model && !used[i].may_be_null &&
+            *(int *)((char *)c + used[i].offset) == 0)
             return complain("%s: %s is missing", r->called, used[i].name);
     if (c->theta == 0) c->theta = 1e4;
     if (!c->kv_heads) c->kv_heads = c->heads;
@@ -198,7 +222,7 @@ static const char *finish(const Reading *r)
         return complain("%s: %d heads are not a multiple of %d kv heads", r->called, c->heads, c->kv_heads);
     if (c->head_dim % 2 || c->head_dim > 256)
         return complain("%s: head_dim is %d; must be even, and at most 256", r->called, c->head_dim);
-    return NULL;
+    return finish_experts(r);
 }
 
 /* A key that is missing gets the default of `transformers`. Sizes are the exception: they must be given. */
@@ -206,13 +230,22 @@ static const char *read_model(ModelConfig *config, const cJSON *json, const char
 {
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(json, "model_type");
     const char *name = cJSON_IsString(type) ? type->valuestring : "missing";
-    bool qwen3 = strcmp(name, "qwen3") == 0;
-    if (!qwen3 && strcmp(name, "llama") != 0)
-        return complain("%s: model_type %s; llama and qwen3 are known", called, name);
-    *config = (ModelConfig){
-        .kv_heads = qwen3 ? 32 : 0, .head_dim = qwen3 ? 128 : 0, .qk_norm = qwen3, .eps = 1e-6, .init_std = 0.02};
+    int model = strcmp(name, "llama") == 0       ? LLAMA
+                : strcmp(name, "qwen3") == 0     ? QWEN3
+                : strcmp(name, "mixtral") == 0   ? MIXTRAL
+                : strcmp(name, "qwen3_moe") == 0 ? QWEN3_MOE
+                                                 : 0;
+    if (!model) return complain("%s: model_type %s; llama, qwen3, mixtral and qwen3_moe are known", called, name);
+    bool qwen3 = model == QWEN3;
+    *config = (ModelConfig){.kv_heads = qwen3 ? 32 : 0,
+                            .head_dim = qwen3 ? 128 : 0,
+                            .qk_norm = qwen3 || model == QWEN3_MOE,
+                            .eps = model == MIXTRAL ? 1e-5 : 1e-6,
+                            .init_std = 0.02,
+                            .moe = {.renormalize = model == MIXTRAL, .aux_coef = 0.001}};
+    if (!(model & MOE)) config->moe = (MoeConfig){0};
     snprintf(config->name, sizeof config->name, "%s", name);
-    Reading r = {config, qwen3 ? QWEN3 : LLAMA, called};
+    Reading r = {config, model, called};
     const char *complaint = read_object(&r, json, OUTER);
     if (!complaint) complaint = read_rope(&r, json, "rope_parameters");
     if (!complaint) complaint = read_rope(&r, json, "rope_scaling");

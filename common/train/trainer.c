@@ -130,7 +130,7 @@ void trainer_open(Trainer *t, ModelPart part, const Expected *expected)
                        c->autotune));
     t->model = model_create_part(&c->architecture, &c->kernels, rows, part);
     if (c->pretrained)
-        agree(safetensors_load_weights(&t->model->params, &c->kernels, c->model));
+        agree(safetensors_load_weights(&t->model->params, &c->architecture, &c->kernels, c->model));
     else
         params_init(&t->model->params, &c->kernels, (uint64_t)c->seed);
     t->optimizer = optimizer_create(config_optimizer(c), &t->model->params, &c->kernels);

@@ -9,6 +9,7 @@ One folder per case:
                                      logits [B, T, V], loss [1]                 mean over counted labels, shifted by one
                                      grad.NAME                                  before clipping, at step 1
                                      losses, grad_norms [STEPS], final.NAME     a clipped AdamW run on the same batch
+                                     balances [STEPS]                           balance losses of models with experts
 and recipe.json, the optimizer's constants.
 
 Stock models cast to float32 inside RMSNorm, the rotary table, softmax and the loss. So the script works in two halves:
@@ -32,6 +33,16 @@ CASES = {
     "qwen3": tf.Qwen3Config(hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2,
                             head_dim=16, vocab_size=160, tie_word_embeddings=True, rms_norm_eps=1e-6,
                             rope_parameters=dict(rope_type="default", rope_theta=500000.0), **COMMON),
+    # two of four experts, their weights renormalized; the balance loss is part of the loss
+    "mixtral": tf.MixtralConfig(hidden_size=32, intermediate_size=40, num_attention_heads=4, num_key_value_heads=2,
+                                vocab_size=131, tie_word_embeddings=False, rms_norm_eps=1e-5, num_local_experts=4,
+                                num_experts_per_tok=2, router_aux_loss_coef=0.02, output_router_logits=True, **COMMON),
+    # three of eight experts, their weights not renormalized
+    "qwen3_moe": tf.Qwen3MoeConfig(hidden_size=32, intermediate_size=64, moe_intermediate_size=24, num_experts=8,
+                                   num_experts_per_tok=3, norm_topk_prob=False, decoder_sparse_step=1,
+                                   num_attention_heads=4, num_key_value_heads=2, head_dim=16, vocab_size=160,
+                                   tie_word_embeddings=True, rms_norm_eps=1e-6, router_aux_loss_coef=0.05,
+                                   output_router_logits=True, **COMMON),
 }
 
 
@@ -65,6 +76,26 @@ def widen(model, config):
     return model
 
 
+def main_and_balance(model, config, ids, labels):
+    """The mean loss, and the balance loss of `transformers` from the routers' logits. (Some versions hand their balance
+    loss probabilities in place of logits; so the logits are taken from the routers' inputs.)"""
+    if "num_experts_per_tok" not in config.to_dict():
+        output = model(input_ids=ids, labels=labels)
+        return output, output.loss, output.loss * 0
+    logits, hooks = [], []
+    for name, module in model.named_modules():
+        if name.endswith(".gate"):
+            hooks.append(module.register_forward_pre_hook(
+                lambda m, x: logits.append(torch.nn.functional.linear(x[0].reshape(-1, config.hidden_size), m.weight))))
+    output = model(input_ids=ids, labels=labels, output_router_logits=False)
+    for hook in hooks:
+        hook.remove()
+    assert len(logits) == config.num_hidden_layers
+    E = config.num_local_experts if hasattr(config, "num_local_experts") else config.num_experts
+    balance = tf.models.mixtral.modeling_mixtral.load_balancing_loss_func(tuple(logits), E, config.num_experts_per_tok)
+    return output, output.loss, config.router_aux_loss_coef * balance
+
+
 def batch(config, seed):
     ids = torch.randint(0, config.vocab_size, (2, 24), generator=torch.Generator().manual_seed(seed))
     labels = ids.clone()
@@ -81,20 +112,22 @@ def differentiate(model, config, seed):
     vectors = [p for p in model.parameters() if p.ndim < 2]
     optimizer = torch.optim.AdamW([dict(params=matrices, weight_decay=DECAY), dict(params=vectors, weight_decay=0.0)],
                                   lr=LR, betas=BETAS, eps=EPS)
-    losses, norms = [], []
+    losses, balances, norms = [], [], []
     for step in range(STEPS):
         optimizer.zero_grad(set_to_none=True)
-        output = model(input_ids=ids, labels=labels)
-        assert output.loss.dtype == output.logits.dtype == torch.float64
-        output.loss.backward()
+        output, loss, balance = main_and_balance(model, config, ids, labels)
+        assert loss.dtype == balance.dtype == output.logits.dtype == torch.float64
+        (loss + balance).backward()
         if step == 0:
             record["logits"] = output.logits.detach().contiguous()
-            record["loss"] = output.loss.detach().reshape(1)
+            record["loss"] = loss.detach().reshape(1)
             record.update({"grad." + n: p.grad.clone().contiguous() for n, p in model.named_parameters()})
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
-        losses.append(output.loss.item())
+        losses.append(loss.item())
+        balances.append(balance.item())
         optimizer.step()
     record["losses"], record["grad_norms"] = torch.tensor(losses), torch.tensor(norms)
+    record["balances"] = torch.tensor(balances)
     record.update({"final." + n: p.detach().clone().contiguous() for n, p in model.named_parameters()})
     return record
 

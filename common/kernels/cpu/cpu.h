@@ -62,6 +62,34 @@ void attention_backward_blocks(real *dq, acc *dq_fold, real *dk, real *dv, acc *
 void swiglu_forward(real *y, const real *gate_up, int n, int ff);
 void swiglu_backward(real *dgate_up, const real *dy, const real *gate_up, int n, int ff);
 
+void router_forward(int *choice, acc *weight, const real *logits, const acc *bias, RouterShape shape);
+void router_backward(real *dlogits, acc *aux, const acc *dweight, const real *logits, const int *choice,
+                     const acc *weight, const acc *slope, int group_rows, double z, RouterShape shape);
+void count_slope(acc *slope, const int64_t *count, int layers, int experts, double factor);
+void sequence_slope(acc *slope, const int *choice, int n, int k, int experts, int seq, double factor);
+void add_counts(int64_t *sum, const int64_t *x, int n);
+
+void expert_slots(int *slot, int *first, int64_t *count, const int *choice, int n, int k, int experts, int capacity);
+void rows_to_slots(real *out, const real *x, const int *slot, int n, int k, int width);
+void rows_from_slots(real *y, const real *base, const real *in, const int *slot, const acc *weight, int n, int k,
+                     int width);
+void rows_from_slots_backward(real *din, acc *dweight, const real *dy, const real *in, const int *slot,
+                              const acc *weight, int n, int k, int width);
+
+/* grouped.c: one product for each group, by the linear variant that is in use. */
+void grouped_forward_naive(real *y, const real *x, const real *w, const int *first, int groups, int rows, int in,
+                           int out);
+void grouped_backward_input_naive(real *dx, const real *dy, const real *w, const int *first, int groups, int rows,
+                                  int in, int out);
+void grouped_backward_weight_naive(acc *dw, const real *dy, const real *x, const int *first, int groups, int rows,
+                                   int in, int out);
+void grouped_forward_blas(real *y, const real *x, const real *w, const int *first, int groups, int rows, int in,
+                          int out);
+void grouped_backward_input_blas(real *dx, const real *dy, const real *w, const int *first, int groups, int rows,
+                                 int in, int out);
+void grouped_backward_weight_blas(acc *dw, const real *dy, const real *x, const int *first, int groups, int rows,
+                                  int in, int out);
+
 void cross_entropy(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
 void logits_top(acc *top, const real *logits, int n, int vocab, int stride);
 void logits_sum(acc *total, acc *target, const real *logits, const acc *top, const int *label, int first, int n,

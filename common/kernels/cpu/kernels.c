@@ -21,6 +21,9 @@ static void use_linear_naive(Kernels *k)
     k->linear_forward = linear_forward_naive;
     k->linear_backward_input = linear_backward_input_naive;
     k->linear_backward_weight = linear_backward_weight_naive;
+    k->grouped_forward = grouped_forward_naive;
+    k->grouped_backward_input = grouped_backward_input_naive;
+    k->grouped_backward_weight = grouped_backward_weight_naive;
 }
 
 static void use_attention_naive(Kernels *k)
@@ -35,6 +38,9 @@ static void use_linear_blas(Kernels *k)
     k->linear_forward = linear_forward_blas;
     k->linear_backward_input = linear_backward_input_blas;
     k->linear_backward_weight = linear_backward_weight_blas;
+    k->grouped_forward = grouped_forward_blas;
+    k->grouped_backward_input = grouped_backward_input_blas;
+    k->grouped_backward_weight = grouped_backward_weight_blas;
 }
 
 static void use_attention_blocks(Kernels *k)
@@ -97,6 +103,16 @@ Kernels kernels_cpu(void)
         .qk_rope_backward = qk_rope_backward,
         .swiglu_forward = swiglu_forward,
         .swiglu_backward = swiglu_backward,
+        .router_forward = router_forward,
+        .router_backward = router_backward,
+        .expert_slots = expert_slots,
+        .rows_to_slots = rows_to_slots,
+        .rows_from_slots = rows_from_slots,
+        .rows_from_slots_backward = rows_from_slots_backward,
+        .count_slope = count_slope,
+        .sequence_slope = sequence_slope,
+        .add_counts = add_counts,
+        .add_rows = flat_add,
         .cross_entropy = cross_entropy,
         .logits_top = logits_top,
         .logits_sum = logits_sum,
