@@ -62,28 +62,39 @@ static Rows rows_of(const Safetensors *file)
     return rows;
 }
 
-/* The largest error of ours[count] against the fixture's tensors `prefix`.NAME, in the metric of --verify. */
-static double worst_error(const Params *p, const acc *ours, const Safetensors *file, const char *prefix)
+/* The largest entry of the fixture's tensors `prefix`.NAME. */
+static double largest_of_all(const Params *p, const Safetensors *file, const char *prefix)
+{
+    double largest = 0;
+    for (; p; p = p->next)
+        for (int n = 0; n < p->views; n++) {
+            char name[96];
+            snprintf(name, sizeof name, "%s.%s", prefix, p->view[n].name);
+            const Tensor *t = safetensors_find(file, name);
+            for (size_t i = 0; t && i < t->count; i++) largest = fmax(largest, fabs(tensor_at(t, i)));
+        }
+    return largest;
+}
+
+/* The largest error of ours[count] against the fixture's tensors `prefix`.NAME, in the metric of --verify. `scale`: the
+ * largest entry of all. */
+static double worst_error(const Params *p, const acc *ours, const Safetensors *file, const char *prefix, double scale)
 {
     acc *theirs = malloc(p->count * sizeof *theirs);
-    double largest_of_all = 0, worst = 0;
+    double worst = 0;
     for (int n = 0; n < p->views; n++) {
         char name[96];
         snprintf(name, sizeof name, "%s.%s", prefix, p->view[n].name);
         const Tensor *t = safetensors_find(file, name);
         if (!t) fail_msg("no %s in the fixture", name);
         assert_int_equal(t->count, p->view[n].size);
-        for (size_t i = 0; i < t->count; i++) {
-            double x = tensor_at(t, i);
-            theirs[p->view[n].offset + i] = (acc)x;
-            largest_of_all = fmax(largest_of_all, fabs(x));
-        }
+        for (size_t i = 0; i < t->count; i++) theirs[p->view[n].offset + i] = (acc)tensor_at(t, i);
     }
     for (int n = 0; n < p->views; n++) {
         const View *v = &p->view[n];
         double difference, largest;
         verify_compare(ours + v->offset, theirs + v->offset, v->size, &difference, &largest);
-        double error = verify_error(difference, largest, largest_of_all);
+        double error = verify_error(difference, largest, scale);
         if (error > worst) worst = error;
     }
     free(theirs);
@@ -96,6 +107,19 @@ static acc *downloaded(const Model *model, const void *from, size_t bytes)
     assert_non_null(host);
     model->kernels.download(host, from, bytes);
     return host;
+}
+
+/* The same of all parameters: gradients if `grads`, else weights. */
+static double worst_of_model(const Model *model, const Safetensors *file, bool grads)
+{
+    const char *prefix = grads ? "grad" : "final";
+    double worst = 0, scale = largest_of_all(&model->params, file, prefix);
+    for (const Params *p = &model->params; p; p = p->next) {
+        acc *ours = downloaded(model, grads ? p->grads : p->shard[0].master, p->count * sizeof(acc));
+        worst = fmax(worst, worst_error(p, ours, file, prefix, scale));
+        free(ours);
+    }
+    return worst;
 }
 
 static double worst_logit(const Model *model, const Safetensors *oracle)
@@ -129,7 +153,9 @@ static void check_model(const char *name, Kernels kernels, bool naive)
     const char *note = kernels.fit ? kernels.fit(&kernels, config.head_dim) : NULL;
     if (naive && strcmp(kernels.backend, "cpu") == 0) assert_null(kernels_choose(&kernels, "linear=naive"));
     if (naive) assert_null(kernels_choose(&kernels, "attention=naive"));
+    if (config.moe.experts) config.moe.balance = BALANCE_AUX; /* with the coefficient of config.json */
     Model *model = model_create(&config, &kernels, rows.count);
+    router_share(model, NULL, 2, rows.count / 2); /* the fixtures have two sequences */
     assert_null(safetensors_load_weights(&model->params, &config, &kernels, dir));
 
     /* the recipe of make_fixtures.py */
@@ -154,11 +180,14 @@ static void check_model(const char *name, Kernels kernels, bool naive)
         assert_true(fabs(loss - want) <= (step ? AFTER_STEPS : SAME) * want);
         model_backward(model, model->activations);
         if (step == 0) {
-            acc *grads = downloaded(model, model->params.grads, model->params.count * sizeof(acc));
-            double error = worst_error(&model->params, grads, oracle, "grad");
-            free(grads);
+            double error = worst_of_model(model, oracle, true);
             printf(", gradients by %.1e", error);
             assert_true(error <= SAME);
+        }
+        double balance = model_read_aux(model);
+        if (config.moe.experts) {
+            double balance_want = number_of(oracle, "balances", (size_t)step);
+            assert_true(fabs(balance - balance_want) <= (step ? AFTER_STEPS : SAME) * balance_want);
         }
         optimizer_measure(&optimizer, &model->params, step);
         double norm = optimizer_read_norm(&optimizer), norm_want = number_of(oracle, "grad_norms", (size_t)step);
@@ -166,9 +195,7 @@ static void check_model(const char *name, Kernels kernels, bool naive)
         assert_true(norm > recipe.clip); /* the gradient is clipped, so clipping is tested, too */
         optimizer_step(&optimizer, &model->params);
     }
-    acc *weights = downloaded(model, model->params.shard[0].master, model->params.count * sizeof(acc));
-    double error = worst_error(&model->params, weights, oracle, "final");
-    free(weights);
+    double error = worst_of_model(model, oracle, false);
     printf(", weights after %d steps by %.1e\n", STEPS, error);
     assert_true(error <= WEIGHTS);
 
@@ -198,6 +225,20 @@ static void qwen3(void **state)
     (void)state;
     Kernels cpu = kernels_cpu();
     check_both("qwen3", &cpu);
+}
+
+static void mixtral(void **state)
+{
+    (void)state;
+    Kernels cpu = kernels_cpu();
+    check_both("mixtral", &cpu);
+}
+
+static void qwen3_moe(void **state)
+{
+    (void)state;
+    Kernels cpu = kernels_cpu();
+    check_both("qwen3_moe", &cpu);
 }
 
 static void llama_on_gpu(void **state)
@@ -245,8 +286,9 @@ static void bad_files(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(llama),        cmocka_unit_test(qwen3),     cmocka_unit_test(llama_on_gpu),
-    cmocka_unit_test(qwen3_on_gpu), cmocka_unit_test(bad_files),
+    cmocka_unit_test(llama),     cmocka_unit_test(qwen3),        cmocka_unit_test(mixtral),
+    cmocka_unit_test(qwen3_moe), cmocka_unit_test(llama_on_gpu), cmocka_unit_test(qwen3_on_gpu),
+    cmocka_unit_test(bad_files),
 };
 
 int main(int argc, char **argv)

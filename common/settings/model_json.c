@@ -40,7 +40,7 @@ static const struct {
     {"rope_theta", OUTER | ROPE, NUMBER, AT(theta), 1e-9, 1e30, ALL, 0},
     {"rms_norm_eps", OUTER, NUMBER, AT(eps), 0, 1, ALL, 0},
     {"initializer_range", OUTER, NUMBER, AT(init_std), 0, 1, ALL, 0},
-    {"num_local_experts", OUTER, INT, AT(moe.experts), 1, EXPERTS_MAX, MIXTRAL, 0},
+    {"num_local_experts", OUTER, INT, AT(moe.experts), 1, EXPERTS_MAX, MOE, 0},
     {"num_experts", OUTER, INT, AT(moe.experts), 1, EXPERTS_MAX, QWEN3_MOE, 0},
     {"num_experts_per_tok", OUTER, INT, AT(moe.top_k), 1, EXPERTS_MAX, MOE, 0},
     {"moe_intermediate_size", OUTER, INT, AT(moe.ff), 1, 1 << 20, QWEN3_MOE, 0},
@@ -120,6 +120,9 @@ static const char *use(const Reading *r, size_t row, const cJSON *item)
     switch (used[row].type) {
     case INT:
         if (!is_null && (!(x >= used[row].least && x <= used[row].most) || x != (int)x)) break;
+        if (used[row].offset == AT(moe.experts) && r->config->moe.experts && r->config->moe.experts != x)
+            return complain("%s: the number of experts is given twice, as %d and %g", r->called,
+                            r->config->moe.experts, x);
         *(int *)target = is_null ? 0 : (int)x;
         return NULL;
     case NUMBER:

@@ -50,7 +50,7 @@ def save_models(out):
     """First half, in float32: weights spread widely enough that every path of the model matters."""
     for seed, (name, config) in enumerate(CASES.items(), start=1):
         torch.manual_seed(seed)
-        config._attn_implementation = "eager"
+        config._attn_implementation = config._experts_implementation = "eager"
         model = tf.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         with torch.no_grad():
             for p in model.parameters():
@@ -137,7 +137,8 @@ def main():
     os.makedirs(out, exist_ok=True)
     save_models(out)
     models = {name: tf.AutoModelForCausalLM.from_pretrained(os.path.join(out, name), dtype=torch.float32,
-                                                            attn_implementation="eager").train() for name in CASES}
+                                                            attn_implementation="eager",
+                                                            experts_implementation="eager").train() for name in CASES}
     float64_everywhere()
     for seed, (name, config) in enumerate(CASES.items(), start=101):
         record = differentiate(widen(models[name], config), config, seed)
