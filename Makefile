@@ -13,7 +13,7 @@ NP        ?= 4# ranks of make run-* and make gdb
 RANK      ?= 0# the rank that make gdb steps
 PROGRAM   ?= tiny-ddp# what make gdb steps
 ARGS      ?=# further flags for make run-*, make gdb
-SRC       :=# a file to build and test in place of a scheme's own: make test-ddp, test-fsdp, test-megatron, test-cp
+SRC       :=# a file to build and test in place of a scheme's own: make test-ddp, test-fsdp, test-megatron, test-cp, test-moe
 
 CC        ?= cc
 MPI_HOME  ?=
@@ -28,7 +28,7 @@ KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native -fno-math-errno
 
 # ------------------------------------------------------------------------------------------------------------------
 
-TRAINERS := tiny-ddp tiny-fsdp tiny-megatron tiny-cp
+TRAINERS := tiny-ddp tiny-fsdp tiny-megatron tiny-cp tiny-moe
 WIDE_VECTORS := $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)# no effect without AVX-512
 
 export OMPI_MCA_rmaps_base_oversubscribe := 1# more ranks than cores is normal here
@@ -108,13 +108,14 @@ SOURCES_tiny-ddp := $(call mine,tiny-ddp/ddp.c tiny-ddp/ddp_plan.c)
 SOURCES_tiny-fsdp := $(call mine,$(patsubst %,tiny-fsdp/%.c,sharding sharding_plan sharding_show zero1 zero2 zero3 fsdp)) $(SOURCES_tiny-ddp)
 SOURCES_tiny-megatron := $(call mine,$(patsubst %,tiny-megatron/%.c,tensor_parallel tensor_plan)) $(SOURCES_tiny-ddp)
 SOURCES_tiny-cp := $(call mine,$(patsubst %,tiny-cp/%.c,context_parallel context_plan ring allgather ulysses)) $(SOURCES_tiny-ddp)
+SOURCES_tiny-moe := $(call mine,$(patsubst %,tiny-moe/%.c,expert_parallel expert_plan)) $(SOURCES_tiny-ddp)
 SCHEMES := $(sort $(foreach t,$(TRAINERS),$(SOURCES_$t)))
 # The tests whose first line names this build.
 TESTS := $(basename $(notdir $(shell grep -lE '^/\* ranks: .* builds:.* $(VARIANT)( |$$)' tests/test_*.c))) $(if $(filter bf16,$(VARIANT)),,hang read_json)
 objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 
 .SECONDARY:
-.PHONY: all programs demo test test-ddp test-fsdp test-megatron test-cp compare grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
+.PHONY: all programs demo test test-ddp test-fsdp test-megatron test-cp test-moe compare grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
 all: $(TRAINERS)
 
 # --- compiling: every object depends on the flags it was made with, so builds never mix ---
@@ -214,8 +215,9 @@ test-ddp: REPLACED := tiny-ddp/ddp.c
 test-fsdp: REPLACED := tiny-fsdp/fsdp.c
 test-megatron: REPLACED := tiny-megatron/tensor_parallel.c
 test-cp: REPLACED := tiny-cp/ring.c
-test-ddp test-fsdp test-megatron test-cp: private AGAIN = make $@ $(filter-out TEST=%,$(MAKEOVERRIDES))
-test-ddp test-fsdp test-megatron test-cp: test-%:
+test-moe: REPLACED := tiny-moe/expert_parallel.c
+test-ddp test-fsdp test-megatron test-cp test-moe: private AGAIN = make $@ $(filter-out TEST=%,$(MAKEOVERRIDES))
+test-ddp test-fsdp test-megatron test-cp test-moe: test-%:
 	@test -z "$(SRC)" || test -f "$(SRC)" || { echo "SRC=$(SRC): no such file"; exit 2; }
 	@test $(EXACT_PRECISION) != bf16 || { echo "PRECISION=bf16: these tests are for fp64 and fp32"; exit 2; }
 	@$(MAKE) --no-print-directory PRECISION=$(EXACT_PRECISION) CUDA=$(if $(findstring command,$(origin CUDA)),$(CUDA),0) REPLACES=$(REPLACED) build/$(call variant,$(EXACT_PRECISION))/test_$*
@@ -238,7 +240,7 @@ $(OUT)/gemm_rate $(OUT)/device_rate $(OUT)/attention_rate: $(OUT)/%: $(OBJ)/test
 
 # Goals that run a make of their own come after all others that are asked for, lest both write the same objects.
 # Nor do they run beside each other, or clean beside anything.
-OWN := test grid bench test-ddp test-fsdp test-megatron test-cp gdb
+OWN := test grid bench test-ddp test-fsdp test-megatron test-cp test-moe gdb
 $(filter $(OWN),$(MAKECMDGOALS)): | $(filter-out $(OWN) clean,$(MAKECMDGOALS))
 ifneq ($(filter clean,$(MAKECMDGOALS))$(word 2,$(filter $(OWN),$(MAKECMDGOALS))),)
 .NOTPARALLEL:
@@ -274,10 +276,11 @@ help:
 	@echo "  demo        four ranks train a small transformer on this repository's text, and prove it equals one"
 	@echo "  test        build everything and run every test; grid: ten times as many random configurations"
 	@echo "  test-ddp    test SRC=my_ddp.c in place of tiny-ddp/ddp.c; test-fsdp: of tiny-fsdp/fsdp.c;"
-	@echo "              test-megatron: of tiny-megatron/tensor_parallel.c; test-cp: of tiny-cp/ring.c; TEST=NAME runs one of the tests alone"
+	@echo "              test-megatron: of tiny-megatron/tensor_parallel.c; test-cp: of tiny-cp/ring.c;"
+	@echo "              test-moe: of tiny-moe/expert_parallel.c; TEST=NAME runs one of the tests alone"
 	@echo "  compare     every strategy of tiny-fsdp on one model: a table and a picture"
 	@echo "  bench       tokens/s and memory beside the speed of BLAS"
-	@echo "  run-tiny-ddp, run-tiny-fsdp, run-tiny-megatron, run-tiny-cp    with NP= ranks and ARGS="
+	@echo "  run-tiny-ddp, run-tiny-fsdp, run-tiny-megatron, run-tiny-cp, run-tiny-moe    with NP= ranks and ARGS="
 	@echo "  gdb         one rank in gdb: with PROGRAM=, NP=, RANK=, ARGS="
 	@echo "  format, lint, clean"
 

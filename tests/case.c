@@ -215,7 +215,7 @@ Expected case_expected(const Case *c)
         sharding_expect(&e, &table, &c->sharding, shape, t->accumulate, 1);
         if (sharding_reduces_each(&c->sharding)) reduces = t->accumulate;
     } else {
-        ddp_expect(&e, &table, c->ddp, c->cp * c->dp, 1);
+        ddp_expect(&e, "dp", &table, c->ddp, c->cp * c->dp, 1);
     }
     params_free(&table);
     tensor_expect(&e, &t->model, &c->tensor, rows, c->recompute, t->accumulate, reduces, 1);

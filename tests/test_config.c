@@ -103,7 +103,7 @@ static void refused_keys(void **state)
         expect(read_keys(&c, "llama", cases[i].keys), cases[i].want, cases[i].keys);
     expect(read_keys(&c, "qwen3", ""), "4 heads are not a multiple of 32", "Qwen3's default of kv heads");
     expect(read_keys(&c, "qwen3", "\"head_dim\": null"), "head_dim is null", "Qwen3's head_dim");
-    expect(read_keys(&c, "mistral", ""), "model_type mistral; llama and qwen3", "another type");
+    expect(read_keys(&c, "mistral", ""), "model_type mistral; llama, qwen3, mixtral and qwen3_moe", "another type");
     expect(read_text(&c, "{\"model_type\": \"llama\", \"hidden_size\": 32}"), "num_hidden_layers is missing", "sizes");
 }
 

@@ -125,9 +125,48 @@ static void skipped_exchanges(void **state)
     bug_set(NULL);
 }
 
+/* Elements that rank `from` sends to rank `to`: unequal, and none for some pairs. */
+static int uneven(int from, int to)
+{
+    int n = (3 * from + 5 * to) % 7;
+    return n < 3 ? 0 : n;
+}
+
+static void uneven_pieces(void **state)
+{
+    (void)state;
+    for (int g = 0; g < 4; g++) {
+        Group *group = groups_of(group_sizes[g]);
+        int n = group_size(group), me = group_rank(group), in_counts[8], out_counts[8], at = 0;
+        double in[64], out[64];
+        for (int r = 0; r < n; r++) {
+            in_counts[r] = uneven(me, r);
+            out_counts[r] = uneven(r, me);
+            for (int i = 0; i < in_counts[r]; i++) in[at++] = 100 * me + 10 * r + i;
+        }
+        CommCount before = group_count(group, COMM_ALL_TO_ALL_V);
+        double size = 8.0 * at, factor = (n - 1.0) / n;
+        for (int i = 0; i < 64; i++) out[i] = -1;
+        Work *work = comm_start_all_to_all_v(group, out, out_counts, in, in_counts, COMM_DOUBLE);
+        memset(in_counts, 0, sizeof in_counts); /* the call has copied them */
+        comm_wait(work);
+        at = 0;
+        bool right = true;
+        for (int r = 0; r < n; r++)
+            for (int i = 0; i < out_counts[r]; i++) right = out[at++] == 100 * r + 10 * me + i && right;
+        CommCount count = group_count(group, COMM_ALL_TO_ALL_V);
+        assert_together(right && out[at] == -1, "%d ranks", n);
+        assert_together(count.calls == before.calls + 1 && count.payload == factor * size, "payload %f", count.payload);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(all_to_all_pieces),           cmocka_unit_test(send_receive_along_a_ring),
-    cmocka_unit_test(a_ring_passes_everything_on), cmocka_unit_test(exchanges_in_flight),
-    cmocka_unit_test(exchanges_are_counted),       cmocka_unit_test(skipped_exchanges),
+    cmocka_unit_test(uneven_pieces),
+    cmocka_unit_test(all_to_all_pieces),
+    cmocka_unit_test(send_receive_along_a_ring),
+    cmocka_unit_test(a_ring_passes_everything_on),
+    cmocka_unit_test(exchanges_in_flight),
+    cmocka_unit_test(exchanges_are_counted),
+    cmocka_unit_test(skipped_exchanges),
 };
 TESTING_MAIN(tests)

@@ -32,7 +32,7 @@ int main(int argc, char **argv)
     /* For --show and --ledger: what this run will send and hold, by formula. */
     Expected expected = trainer_expect(&t, part);
     Params table = params_table(architecture);
-    ddp_expect(&expected, &table, ddp_flags, cp * dp, config->steps);
+    ddp_expect(&expected, "dp", &table, ddp_flags, cp * dp, config->steps);
     params_free(&table);
     context_expect(&expected, architecture, &options, order, micro_rows, config->recompute, (int)config->accumulate,
                    config->steps);

@@ -18,6 +18,7 @@ Ddp ddp_create(Params *params, const MicroStep *micro_step, Group *group, DdpOpt
     /* Fill the buckets in the order in which the backward pass finishes the units: from the last layer to the root. */
     Bucket *open = NULL;
     for (int u = params->units - 1; u >= 0; u--) {
+        if (params->unit[u].count == 0) continue; /* the root unit of experts */
         if (!open) {
             open = &ddp.bucket[ddp.buckets++];
             open->last = u;

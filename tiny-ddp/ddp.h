@@ -67,7 +67,7 @@ OptionTable ddp_options(DdpOptions *options);
 
 /* Adds this scheme's communication in `steps` steps over `ranks` ranks to what --ledger expects. `params` is the
  * table of the whole model, or of one rank's slice along tp. */
-void ddp_expect(Expected *expected, const Params *params, DdpOptions options, int ranks, long steps);
+void ddp_expect(Expected *expected, const char *group, const Params *params, DdpOptions options, int ranks, long steps);
 
 /* Prints one step's compute and collectives (--show plan). */
 void ddp_show_plan(const ModelConfig *model, DdpOptions options, long accumulate);

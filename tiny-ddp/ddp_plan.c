@@ -20,23 +20,24 @@ OptionTable ddp_options(DdpOptions *options)
     return (OptionTable){"flags of tiny-ddp", rows, sizeof rows / sizeof rows[0], options};
 }
 
-/* Is a bucket of `bytes` bytes closed after `unit`? */
-static bool bucket_ends(DdpOptions options, int unit, double bytes)
+/* Is a bucket of `bytes` bytes closed after `unit`? The last bucket ends with the first unit that has parameters. */
+static bool bucket_ends(const Params *p, DdpOptions options, int unit, double bytes)
 {
-    return unit == 0 || (options.bucket_mb > 0 && bytes >= options.bucket_mb * 1048576);
+    bool last = unit == 0 || (unit == 1 && p->unit[0].count == 0);
+    return last || (options.bucket_mb > 0 && bytes >= options.bucket_mb * 1048576);
 }
 
-void ddp_expect(Expected *expected, const Params *p, DdpOptions options, int ranks, long steps)
+void ddp_expect(Expected *expected, const char *group, const Params *p, DdpOptions options, int ranks, long steps)
 {
     double calls = 0, bytes = 0;
     for (int u = p->units - 1; u >= 0; u--) {
         bytes += (double)(p->unit[u].count * sizeof(acc));
-        if (!bucket_ends(options, u, bytes)) continue;
+        if (p->unit[u].count == 0 || !bucket_ends(p, options, u, bytes)) continue;
         calls++;
         bytes = 0;
     }
     double gradients = (double)(p->count * sizeof(acc));
-    expect(expected, "dp", COMM_ALL_REDUCE, calls * (double)steps, gradients * (double)steps, ranks);
+    expect(expected, group, COMM_ALL_REDUCE, calls * (double)steps, gradients * (double)steps, ranks);
 }
 
 static void show_backward(const Params *p, DdpOptions options)
@@ -48,7 +49,7 @@ static void show_backward(const Params *p, DdpOptions options)
         snprintf(name, sizeof name, u ? "layer %d" : "embedding", u - 1);
         printf("  backward   %s", name);
         bytes += (double)(p->unit[u].count * sizeof(acc));
-        if (options.bucket_mb > 0 && bucket_ends(options, u, bytes)) {
+        if (options.bucket_mb > 0 && bucket_ends(p, options, u, bytes)) {
             printf("%*sall_reduce of bucket %d %s on dp: units %d to %d, %.2f MiB", 14 - (int)strlen(name), "",
                    bucket++, options.overlap ? "starts" : "runs", u, last, bytes / 1048576);
             bytes = 0;

@@ -22,7 +22,7 @@ int main(int argc, char **argv)
     /* For --show and --ledger: what this run will send and hold, by formula. */
     Expected expected = trainer_expect(&t, part);
     Params table = params_table(&config->architecture);
-    ddp_expect(&expected, &table, options, ranks, config->steps);
+    ddp_expect(&expected, "dp", &table, options, ranks, config->steps);
     params_free(&table);
     if (*config->show) {
         if (comm_world_rank() == 0 && !show(config, shape, part.placement, &expected))

@@ -183,7 +183,7 @@ void sharding_expect(Expected *e, const Params *params, const ShardingOptions *o
 {
     int n = shape_size(shape, ALONG_SHARDS), dp = shape.size[AXIS_DP];
     if (is(o, "ddp")) {
-        ddp_expect(e, params, (DdpOptions){.bucket_mb = 1}, n * dp, steps);
+        ddp_expect(e, "dp", params, (DdpOptions){.bucket_mb = 1}, n * dp, steps);
         return;
     }
     Sizes s = sizes_of(params, n);

@@ -31,7 +31,7 @@ int main(int argc, char **argv)
     /* For --show and --ledger: what this run will send and hold, by formula. */
     Expected expected = trainer_expect(&t, part);
     Params table = params_table_split(&config->architecture, tp, 0);
-    ddp_expect(&expected, &table, ddp_flags, dp, config->steps);
+    ddp_expect(&expected, "dp", &table, ddp_flags, dp, config->steps);
     params_free(&table);
     tensor_expect(&expected, &config->architecture, &options, micro_rows, config->recompute, (int)config->accumulate, 1,
                   config->steps);

@@ -166,17 +166,59 @@ Work *comm_start_reduce_scatter_at(Place place, Group *group, void *out, const v
     return start(group, what);
 }
 
+size_t collective_in(const Collective *c, int ranks)
+{
+    return c->pieces ? c->pieces->in.total : c->count * comm_in_pieces(c->kind, ranks);
+}
+
+size_t collective_out(const Collective *c, int ranks)
+{
+    return c->pieces ? c->pieces->out.total : c->count * comm_out_pieces(c->kind, ranks);
+}
+
 static void check_apart(const Group *group, const Collective *c)
 {
-    size_t bytes = c->count * comm_out_pieces(c->kind, group->size) * comm_type_size(c->type); /* of each buffer */
+    size_t in_bytes = collective_in(c, group->size) * comm_type_size(c->type);
+    size_t out_bytes = collective_out(c, group->size) * comm_type_size(c->type);
     uintptr_t out = (uintptr_t)c->out, in = (uintptr_t)c->in;
-    if (out < in + bytes && in < out + bytes)
+    if (out < in + in_bytes && in < out + out_bytes)
         fatal("%s:%d: out and in of %s overlap", c->place.file, c->place.line, comm_kind_name(c->kind));
 }
 
 Work *comm_start_all_to_all_at(Place place, Group *group, void *out, const void *in, size_t count, CommType type)
 {
     Collective what = {COMM_ALL_TO_ALL, .out = out, .in = in, .count = count, .type = type, .place = place};
+    check_apart(group, &what);
+    return start(group, what);
+}
+
+/* Copies the counts and adds them up. */
+static Pieces *pieces_of(Place place, int ranks, const int *in_counts, const int *out_counts)
+{
+    size_t n = (size_t)ranks;
+    Pieces *p = malloc(sizeof *p + 4 * n * sizeof(int));
+    if (!p) fatal("out of memory");
+    int *numbers = (int *)(p + 1);
+    *p = (Pieces){.in = {numbers, numbers + n, 0}, .out = {numbers + 2 * n, numbers + 3 * n, 0}};
+    for (size_t r = 0; r < n; r++) {
+        p->in.count[r] = in_counts[r];
+        p->out.count[r] = out_counts[r];
+        p->in.at[r] = (int)p->in.total;
+        p->out.at[r] = (int)p->out.total;
+        p->in.total += (size_t)in_counts[r];
+        p->out.total += (size_t)out_counts[r];
+        if (p->in.total > INT_MAX || p->out.total > INT_MAX)
+            fatal("%s:%d: more than %d elements in one all_to_all_v; MPI takes no more", place.file, place.line,
+                  INT_MAX);
+    }
+    return p;
+}
+
+Work *comm_start_all_to_all_v_at(Place place, Group *group, void *out, const int *out_counts, const void *in,
+                                 const int *in_counts, CommType type)
+{
+    Pieces *pieces = pieces_of(place, group->size, in_counts, out_counts);
+    Collective what = {COMM_ALL_TO_ALL_V, out, in, pieces->in.total, type, .pieces = pieces, .place = place};
     check_apart(group, &what);
     return start(group, what);
 }
@@ -203,6 +245,7 @@ void comm_wait(Work *work)
         finish(work);
         trace_end();
     }
+    free(work->what.pieces);
     work->busy = false;
 }
 

@@ -68,10 +68,12 @@ const char *group_name(const Group *group);
  *   all_gather      out[size * count]: piece r comes from rank r's in[count]; in may be out + rank * count
  *   reduce_scatter  out[count]: rank r gets the sum over ranks of piece r of in[size * count]
  *   all_to_all      out[size * count]: piece r comes from rank r, where it is piece `rank` of in[size * count]
+ *   all_to_all_v    the same with pieces of unequal lengths, one after the other: piece r of `in` has in_counts[r] elements,
+ *                   piece r of `out` has out_counts[r]; both arrays have an entry for each rank and may go after the call
  *   send_receive    in[count] goes to rank + distance, out[count] comes from rank - distance, modulo the group's size:
  *                   one step around a ring. Any int is a distance, the same on all ranks; a multiple of the size copies
  *
- * The last two move bytes as they are, and their `out` and `in` do not overlap.
+ * The last three move bytes as they are, and their `out` and `in` do not overlap.
  */
 Work *comm_start_barrier_at(Place, Group *);
 Work *comm_start_broadcast_at(Place, Group *, void *buffer, size_t count, CommType, int root);
@@ -79,6 +81,8 @@ Work *comm_start_all_reduce_at(Place, Group *, void *buffer, size_t count, CommT
 Work *comm_start_all_gather_at(Place, Group *, void *out, const void *in, size_t count, CommType);
 Work *comm_start_reduce_scatter_at(Place, Group *, void *out, const void *in, size_t count, CommType, CommOp);
 Work *comm_start_all_to_all_at(Place, Group *, void *out, const void *in, size_t count, CommType);
+Work *comm_start_all_to_all_v_at(Place, Group *, void *out, const int *out_counts, const void *in, const int *in_counts,
+                                 CommType);
 Work *comm_start_send_receive_at(Place, Group *, void *out, const void *in, size_t count, CommType, int distance);
 
 #define COMM_HERE                      ((Place){__FILE__, __LINE__})
@@ -87,6 +91,7 @@ Work *comm_start_send_receive_at(Place, Group *, void *out, const void *in, size
 #define comm_start_all_gather(...)     comm_start_all_gather_at(COMM_HERE, __VA_ARGS__)
 #define comm_start_reduce_scatter(...) comm_start_reduce_scatter_at(COMM_HERE, __VA_ARGS__)
 #define comm_start_all_to_all(...)     comm_start_all_to_all_at(COMM_HERE, __VA_ARGS__)
+#define comm_start_all_to_all_v(...)   comm_start_all_to_all_v_at(COMM_HERE, __VA_ARGS__)
 #define comm_start_send_receive(...)   comm_start_send_receive_at(COMM_HERE, __VA_ARGS__)
 #define comm_barrier(group)            comm_wait(comm_start_barrier_at(COMM_HERE, group))
 #define comm_broadcast(...)            comm_wait(comm_start_broadcast(__VA_ARGS__))
@@ -94,6 +99,7 @@ Work *comm_start_send_receive_at(Place, Group *, void *out, const void *in, size
 #define comm_all_gather(...)           comm_wait(comm_start_all_gather(__VA_ARGS__))
 #define comm_reduce_scatter(...)       comm_wait(comm_start_reduce_scatter(__VA_ARGS__))
 #define comm_all_to_all(...)           comm_wait(comm_start_all_to_all(__VA_ARGS__))
+#define comm_all_to_all_v(...)         comm_wait(comm_start_all_to_all_v(__VA_ARGS__))
 #define comm_send_receive(...)         comm_wait(comm_start_send_receive(__VA_ARGS__))
 
 /* Returns when the work is done; `work` is then no longer valid. NULL is allowed and returns at once. */

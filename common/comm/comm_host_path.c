@@ -44,12 +44,12 @@ static bool travels_wide(const Collective *c)
 
 static size_t in_count(const Work *work)
 {
-    return work->what.count * comm_in_pieces(work->what.kind, work->group->size);
+    return collective_in(&work->what, work->group->size);
 }
 
 static size_t out_count(const Work *work)
 {
-    return work->what.count * comm_out_pieces(work->what.kind, work->group->size);
+    return collective_out(&work->what, work->group->size);
 }
 
 void host_path_start(Work *work)

@@ -4,6 +4,14 @@
 
 #include "comm/comm.h"
 
+/* The pieces of an all_to_all_v: piece r has in.count[r] elements and begins at element in.at[r]; likewise out. */
+typedef struct {
+    struct {
+        int *count, *at;
+        size_t total; /* elements of all pieces */
+    } in, out;
+} Pieces;
+
 typedef struct {
     CommKind kind;
     void *out;
@@ -12,6 +20,7 @@ typedef struct {
     CommType type;
     CommOp op;
     int root;
+    Pieces *pieces;         /* of an all_to_all_v */
     int distance, to, from; /* of a send_receive: as the caller gave it, and the two ranks that it means */
     Place place;
 } Collective;
@@ -44,6 +53,10 @@ enum { WORKS_MAX = 1024 };  /* one in flight for each unit of a model */
 
 Group *group_new(const char *name); /* the next of the table, counted, with neither ranks nor communicator yet */
 void groups_forget(void);
+
+/* Elements of the two buffers. */
+size_t collective_in(const Collective *collective, int ranks);
+size_t collective_out(const Collective *collective, int ranks);
 
 /* --- the backend --- */
 

@@ -132,6 +132,10 @@ void backend_start(Work *work)
         MPI_CHECK(MPI_Ireduce_scatter_block(c->in, c->out, count, type, op_of(c->op), comm, request));
         break;
     case COMM_ALL_TO_ALL: MPI_CHECK(MPI_Ialltoall(c->in, count, type, c->out, count, type, comm, request)); break;
+    case COMM_ALL_TO_ALL_V:
+        MPI_CHECK(MPI_Ialltoallv(c->in, c->pieces->in.count, c->pieces->in.at, type, c->out, c->pieces->out.count,
+                                 c->pieces->out.at, type, comm, request));
+        break;
     case COMM_SEND_RECEIVE:
         /* One tag is enough for any number in flight: messages from one rank to another match in the order of the
          * calls, and that order is the same on all ranks. In a group of 2 the distances 1 and -1 mean the same peer,
@@ -186,14 +190,29 @@ static void print_ticket(const Ticket *t)
     fprintf(stderr, ", at %s:%d\n", t->file, t->line);
 }
 
+/* Does each rank send as many elements as the other expects? */
+static void compare_pieces(const Work *work)
+{
+    const Group *group = work->group;
+    const Pieces *p = work->what.pieces;
+    int *sent_to_me = malloc((size_t)group->size * sizeof *sent_to_me);
+    MPI_CHECK(MPI_Alltoall(p->in.count, 1, MPI_INT, sent_to_me, 1, MPI_INT, comms[group->index]));
+    for (int r = 0; r < group->size; r++)
+        if (sent_to_me[r] != p->out.count[r])
+            fatal("%s:%d: all_to_all_v on %s: rank %d of the group sends %d elements, and this rank expects %d",
+                  work->what.place.file, work->what.place.line, group->name, r, sent_to_me[r], p->out.count[r]);
+    free(sent_to_me);
+}
+
 void backend_compare(const Work *work)
 {
     const Collective *c = &work->what;
     Group *group = work->group;
     Ticket mine;
     memset(&mine, 0, sizeof mine);
-    mine = (Ticket){(int)c->kind,  (int)c->type,   (int)c->op, c->root, c->distance,
-                    c->place.line, process_rank(), c->count,   ""};
+    bool uneven = c->kind == COMM_ALL_TO_ALL_V; /* its counts differ: compare_pieces */
+    mine = (Ticket){(int)c->kind,   (int)c->type,          (int)c->op, c->root, c->distance, c->place.line,
+                    process_rank(), uneven ? 0 : c->count, ""};
     snprintf(mine.file, sizeof mine.file, "%s", c->place.file);
     Ticket *all = malloc((size_t)group->size * sizeof *all);
     backend_gather(group, all, &mine, sizeof mine);
@@ -211,6 +230,7 @@ void backend_compare(const Work *work)
         comm_abort(1);
     }
     free(all);
+    if (uneven) compare_pieces(work);
 }
 #else
 void backend_compare(const Work *work)

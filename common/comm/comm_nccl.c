@@ -173,6 +173,20 @@ static void all_to_all(const Collective *c, int ranks, ncclDataType_t type, nccl
     NCCL_CHECK(ncclGroupEnd());
 }
 
+static void all_to_all_v(const Collective *c, int ranks, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
+{
+    const Pieces *p = c->pieces;
+    size_t size = comm_type_size(c->type);
+    NCCL_CHECK(ncclGroupStart());
+    for (int r = 0; r < ranks; r++) {
+        const char *in = (const char *)c->in + (size_t)p->in.at[r] * size;
+        char *out = (char *)c->out + (size_t)p->out.at[r] * size;
+        if (p->in.count[r] > 0) NCCL_CHECK(ncclSend(in, (size_t)p->in.count[r], type, r, comm, stream));
+        if (p->out.count[r] > 0) NCCL_CHECK(ncclRecv(out, (size_t)p->out.count[r], type, r, comm, stream));
+    }
+    NCCL_CHECK(ncclGroupEnd());
+}
+
 static void send_receive(const Collective *c, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
 {
     NCCL_CHECK(ncclGroupStart());
@@ -203,6 +217,7 @@ static void start_nccl(Work *work)
     case COMM_ALL_GATHER: NCCL_CHECK(ncclAllGather(c->in, c->out, c->count, type, comm, stream)); break;
     case COMM_REDUCE_SCATTER: NCCL_CHECK(ncclReduceScatter(c->in, c->out, c->count, type, op, comm, stream)); break;
     case COMM_ALL_TO_ALL: all_to_all(c, work->group->size, type, comm, stream); break;
+    case COMM_ALL_TO_ALL_V: all_to_all_v(c, work->group->size, type, comm, stream); break;
     case COMM_SEND_RECEIVE: send_receive(c, type, comm, stream); break;
     default: fatal("no such collective on a GPU: %s", comm_kind_name(c->kind));
     }

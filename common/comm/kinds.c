@@ -15,6 +15,7 @@ static const struct {
     [COMM_ALL_GATHER] = {"all_gather", false, true},
     [COMM_REDUCE_SCATTER] = {"reduce_scatter", true, false},
     [COMM_ALL_TO_ALL] = {"all_to_all", true, true},
+    [COMM_ALL_TO_ALL_V] = {"all_to_all_v", false, false},
     [COMM_SEND_RECEIVE] = {"send_receive", false, false},
 };
 
@@ -47,7 +48,8 @@ double comm_payload_factor(CommKind kind, int ranks)
     case COMM_ALL_REDUCE: return 2 * (n - 1) / n;
     case COMM_ALL_GATHER:
     case COMM_REDUCE_SCATTER:
-    case COMM_ALL_TO_ALL: return (n - 1) / n;
+    case COMM_ALL_TO_ALL:
+    case COMM_ALL_TO_ALL_V: return (n - 1) / n;
     case COMM_BROADCAST:
     case COMM_SEND_RECEIVE: return 1;
     default: return 0;

@@ -66,3 +66,13 @@ Group *mesh_group(const Mesh *mesh, unsigned axes, const char *name)
     int color = shape_index(mesh->shape, group_rank(mesh->world), ~axes);
     return group_split(mesh->world, color, name);
 }
+
+Group *mesh_experts(const Mesh *mesh, int ep, const char *name)
+{
+    return group_split(mesh->world, group_rank(mesh->world) / ep, name);
+}
+
+Group *mesh_same_experts(const Mesh *mesh, int ep, const char *name)
+{
+    return group_split(mesh->world, group_rank(mesh->world) % ep, name);
+}

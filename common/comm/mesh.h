@@ -55,5 +55,10 @@ const char *shape_check(Shape shape, int ranks);
  * group_size(world). */
 Mesh mesh_create(Group *world, Shape shape);
 
+/* Experts are dealt over `ep` ranks, which is not an axis: a rank's coordinate is rank mod ep. [all ranks of the mesh]
+ * Creates the group of ep neighbours that hold all experts together, and the group of ranks that hold the same ones. */
+Group *mesh_experts(const Mesh *mesh, int ep, const char *name);
+Group *mesh_same_experts(const Mesh *mesh, int ep, const char *name);
+
 /* [all ranks of the mesh] Creates this rank's group along `axes`. */
 Group *mesh_group(const Mesh *mesh, unsigned axes, const char *name);

@@ -122,7 +122,7 @@ static void compute(Model *m, const Chunk *h, const Weights *w, int rows)
     k->swiglu_forward(h->hidden, h->gate_up, rows, F);
     k->grouped_forward(h->out, h->hidden, w->expert_down, h->expert_first, local, rows, F, C);
     comm_progress();
-    if (s->send_back) s->send_back(s->self, h->l, h->number, h->out);
+    if (s->send_back) s->send_back(s->self, h->l, h->number, h->results, h->out);
 }
 
 const real *moe_forward(Model *m, Activations *activations, int l)
@@ -159,7 +159,7 @@ const real *moe_forward(Model *m, Activations *activations, int l)
     for (int i = 0; i < chunks; i++) {
         Chunk h = chunk_at(m, activations, l, i);
         size_t at = (size_t)h.begin * (size_t)C;
-        if (s->receive_back) s->receive_back(s->self, l, i, h.results);
+        if (s->receive_back) s->receive_back(s->self, l, i);
         k->rows_from_slots(y + at, shared ? shared + at : NULL, h.results, h.slot,
                            a->moe.weight + (size_t)h.begin * (size_t)c->top_k, h.rows, c->top_k, C);
     }
@@ -196,7 +196,7 @@ static void compute_gradients(Model *m, const Chunk *h, const Weights *w, int ro
     k->grouped_backward_weight(w->dexpert_gate_up, h->dgate_up, h->x, h->expert_first, local, rows, C, 2 * F);
     k->grouped_backward_input(h->out, h->dgate_up, w->expert_gate_up, h->expert_first, local, rows, C, 2 * F);
     comm_progress();
-    if (s->send_back) s->send_back(s->self, h->l, h->number, h->out);
+    if (s->send_back) s->send_back(s->self, h->l, h->number, h->results, h->out);
 }
 
 /* The gradient of the router's input, dn[S, C]; adds that of its weights. */
@@ -254,7 +254,7 @@ const real *moe_backward(Model *m, Activations *activations, int l)
     for (int i = 0; i < m->expert_chunks; i++) {
         Chunk h = chunk_at(m, activations, l, i);
         real *to = dn + (size_t)h.begin * (size_t)C;
-        if (s->receive_back) s->receive_back(s->self, l, i, h.results);
+        if (s->receive_back) s->receive_back(s->self, l, i);
         k->rows_from_slots(to, to, h.results, h.slot, NULL, h.rows, m->config.moe.top_k, C);
     }
     return dn;

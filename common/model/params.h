@@ -127,6 +127,9 @@ Params params_table_split(const ModelConfig *config, int tp, int tp_rank);
 /* The table of the experts that rank `ep_rank` of `ep` has: E / ep neighbouring ones of each layer. Unit 0 is empty. */
 Params experts_table(const ModelConfig *config, int ep, int ep_rank);
 
+/* Parameters of the model, experts included. */
+size_t model_parameters(const ModelConfig *config);
+
 /* Adds to a table the shards that a rank of this placement holds, without buffers. */
 void params_place(Params *params, Placement placement);
 

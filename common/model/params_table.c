@@ -123,6 +123,15 @@ Params params_table_split(const ModelConfig *c, int tp, int r)
     return p;
 }
 
+size_t model_parameters(const ModelConfig *c)
+{
+    Params p = params_table(c), experts = c->moe.experts ? experts_table(c, 1, 0) : (Params){0};
+    size_t count = p.count + experts.count;
+    params_free(&p);
+    params_free(&experts);
+    return count;
+}
+
 Params experts_table(const ModelConfig *c, int ep, int r)
 {
     Params p = new_table(c);

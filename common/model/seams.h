@@ -106,7 +106,7 @@ typedef struct {
 /* The way of rows to the ranks of their experts and back. A row's copies lie in slots, in order of the experts that they
  * go to (expert_slots in kernels.h). A rank may send its rows in several chunks, so that one chunk travels while another
  * is computed. Calls of one layer and chunk: plan, then send, receive, send_back, receive_back in the forward pass, and
- * these four again in the backward pass, for gradients. A buffer that is sent stays as it is until it is received. */
+ * these four again in the backward pass, for gradients. Buffers stay as they are from a send to its receive. */
 typedef struct {
     void *self;
     /* Tells all ranks how many rows go to each expert. first[E + 1] has this rank's slots. Fills in
@@ -115,8 +115,8 @@ typedef struct {
     int (*plan)(void *self, int layer, int chunk, int *expert_first, const int *first);
     void (*send)(void *self, int layer, int chunk, const real *slots);
     void (*receive)(void *self, int layer, int chunk, real *expert_rows); /* in order of the experts */
-    void (*send_back)(void *self, int layer, int chunk, const real *expert_rows);
-    void (*receive_back)(void *self, int layer, int chunk, real *slots);
+    void (*send_back)(void *self, int layer, int chunk, real *slots, const real *expert_rows);
+    void (*receive_back)(void *self, int layer, int chunk); /* fills the slots given to send_back */
 } ExpertSeam;
 
 typedef struct {

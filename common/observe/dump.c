@@ -12,6 +12,7 @@
 
 static void add_entries(cJSON *header, const Params *params, const char *prefix, size_t *offset)
 {
+    if (!params) return;
     for (int n = 0; n < params->views; n++) {
         const View *v = &params->view[n];
         char name[96];
@@ -26,6 +27,7 @@ static void add_entries(cJSON *header, const Params *params, const char *prefix,
         *offset += params_whole_size(v) * sizeof(acc);
         cJSON_AddItemToArray(offsets, cJSON_CreateNumber((double)*offset));
     }
+    add_entries(header, params->next, prefix, offset);
 }
 
 const char *dump_open(Dump *dump, const char *path, const Params *params, const Kernels *kernels, bool writes)
@@ -61,6 +63,7 @@ static void dump_views(Dump *dump, const Params *params, bool grads)
         if (dump->file) output_write(dump->file, "dump", dump->path, host, whole * sizeof *host);
         free(host);
     }
+    if (params->next) dump_views(dump, params->next, grads);
 }
 
 void dump_gradients(Dump *dump, const Params *params)

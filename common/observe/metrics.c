@@ -66,6 +66,16 @@ static cJSON *configuration(const Config *c, const OptionTable *tables, int coun
     cJSON_AddNumberToObject(model, "kv_heads", m->kv_heads);
     cJSON_AddNumberToObject(model, "head_dim", m->head_dim);
     cJSON_AddNumberToObject(model, "ff", m->ff);
+    if (m->moe.experts) {
+        cJSON *moe = cJSON_AddObjectToObject(model, "moe");
+        cJSON_AddNumberToObject(moe, "experts", m->moe.experts);
+        cJSON_AddNumberToObject(moe, "top_k", m->moe.top_k);
+        cJSON_AddNumberToObject(moe, "ff", m->moe.ff);
+        cJSON_AddBoolToObject(moe, "sigmoid", m->moe.router == ROUTER_SIGMOID);
+        cJSON_AddBoolToObject(moe, "renormalize", m->moe.renormalize);
+        cJSON_AddNumberToObject(moe, "aux_coef", m->moe.aux_coef);
+        cJSON_AddNumberToObject(moe, "bias_rate", m->moe.bias_rate);
+    }
     cJSON_AddNumberToObject(model, "vocab", m->vocab);
     cJSON_AddBoolToObject(model, "tied", m->tied);
     cJSON_AddBoolToObject(model, "qk_norm", m->qk_norm);
@@ -132,32 +142,34 @@ static const char *mebibytes(double bytes, char *text, size_t size)
     return text;
 }
 
-static void print_line(const Metrics *m, long step, double loss, double norm, double lr, double work, double time,
-                       double sent)
+static void print_line(const Metrics *m, long step, double loss, double aux, double norm, double lr, double work,
+                       double time, double sent)
 {
-    char speed[32], memory[32], traffic[32], rate[32];
+    char speed[32], memory[32], traffic[32], rate[32], auxiliary[32] = "";
     double flops = work / time / m->ranks; /* per second and rank */
     double peak = m->config->peak > 0 ? m->config->peak : m->config->kernels.peak;
     if (peak > 0)
         snprintf(rate, sizeof rate, "mfu %.1f%%", 100 * flops / (peak * 1e12));
     else
         snprintf(rate, sizeof rate, "%.1f GFLOP/s", flops * m->ranks * 1e-9);
-    printf("step %ld/%ld  loss %.5f  norm %.2f  lr %.1e  %s tok/s  %s  mem %s  sent %s\n", step + 1, m->config->steps,
-           loss, norm, lr, human(m->tokens / time, speed, sizeof speed), rate,
+    if (m->config->architecture.moe.experts) snprintf(auxiliary, sizeof auxiliary, "  aux %.5f", aux);
+    printf("step %ld/%ld  loss %.5f%s  norm %.2f  lr %.1e  %s tok/s  %s  mem %s  sent %s\n", step + 1, m->config->steps,
+           loss, auxiliary, norm, lr, human(m->tokens / time, speed, sizeof speed), rate,
            mebibytes((double)memory_total(), memory, sizeof memory), mebibytes(sent, traffic, sizeof traffic));
 }
 
-void metrics_step(Metrics *m, long step, double loss, double norm, double lr, int64_t area)
+void metrics_step(Metrics *m, long step, double loss, double aux, double norm, double lr, int64_t area)
 {
     double now = clock_seconds(), time = now - m->last_time, sent = comm_sent() - m->last_sent;
     double work = model_flops(&m->config->architecture, (int64_t)m->tokens, area);
     m->last_time = now;
     m->last_sent = comm_sent();
-    if (m->prints) print_line(m, step, loss, norm, lr, work, time, sent);
+    if (m->prints) print_line(m, step, loss, aux, norm, lr, work, time, sent);
     if (m->log) {
         cJSON *object = cJSON_CreateObject();
         cJSON_AddNumberToObject(object, "step", (double)step + 1);
         cJSON_AddNumberToObject(object, "loss", loss);
+        if (m->config->architecture.moe.experts) cJSON_AddNumberToObject(object, "aux", aux);
         cJSON_AddNumberToObject(object, "norm", norm);
         cJSON_AddNumberToObject(object, "lr", lr);
         cJSON_AddNumberToObject(object, "seconds", time);

@@ -23,8 +23,8 @@ const char *metrics_open(Metrics *metrics, const Config *config, const OptionTab
 /* Starts the clock of the first step. */
 void metrics_start(Metrics *metrics);
 
-/* Prints the line of step `step` (from 0), and writes it to the log. loss and norm are those of all ranks together;
+/* Prints the line of step `step` (from 0), and writes it to the log. loss, norm and, with experts, aux are those of all ranks;
  * `area`: (query, key) pairs of the whole step. */
-void metrics_step(Metrics *metrics, long step, double loss, double norm, double lr, int64_t area);
+void metrics_step(Metrics *metrics, long step, double loss, double aux, double norm, double lr, int64_t area);
 
 void metrics_close(Metrics *metrics);

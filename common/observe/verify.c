@@ -39,7 +39,7 @@ struct Verify {
     Optimizer optimizer; /* on rank 0 */
     Kernels kernels;
     double bound_first;
-    double twin_numbers[2];              /* loss and norm of this step, on all ranks */
+    double twin_numbers[3];              /* loss, norm and auxiliary loss of this step, on all ranks */
     acc *mine;                           /* on the host: what this rank holds of the parameter under comparison */
     acc *theirs;                         /* the twin's whole parameter */
     acc *block;                          /* this rank's block of theirs */
@@ -55,16 +55,18 @@ static bool have_twin(void)
 /* [all ranks] The twin, on rank 0, starts from the run's own weights, which may have been loaded from a file. */
 static void copy_weights(Verify *v, const Params *from)
 {
-    for (int n = 0; n < from->views; n++) {
-        params_collect(from, &v->kernels, &from->view[n], false, v->mine);
-        if (have_twin()) params_upload(&v->twin->params, &v->kernels, &v->twin->params.view[n], v->mine);
-    }
+    Params *to = have_twin() ? &v->twin->params : NULL;
+    for (; from; from = from->next, to = to ? to->next : NULL)
+        for (int n = 0; n < from->views; n++) {
+            params_collect(from, &v->kernels, &from->view[n], false, v->mine);
+            if (to) params_upload(to, &v->kernels, &to->view[n], v->mine);
+        }
 }
 
 /* [all ranks] Rank 0 sends the twin's loss and norm, and so the others wait until the twin has computed. */
 static void wait_for_the_twin(Verify *v)
 {
-    comm_broadcast(comm_control(), v->twin_numbers, 2, COMM_DOUBLE, 0);
+    comm_broadcast(comm_control(), v->twin_numbers, 3, COMM_DOUBLE, 0);
 }
 
 Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Replicas replicas)
@@ -79,11 +81,13 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
     double rows = (double)batch->order.batch * batch->order.seq;
     v->bound_first = BOUND_FIRST * fmax(1, sqrt(rows / ROWS_AT_BOUND)) *
                      fmax(1, sqrt((double)batch->accumulate / MICRO_STEPS_AT_BOUND));
-    size_t largest = 0;
-    for (int n = 0; n < model->params.views; n++)
-        if (params_whole_size(&model->params.view[n]) > largest) largest = params_whole_size(&model->params.view[n]);
-    for (int n = 0; n < model->params.views; n++) /* a padded block may be larger */
-        if (model->params.view[n].size > largest) largest = model->params.view[n].size;
+    size_t largest = (size_t)(model->config.layers * model->config.moe.experts); /* the router's bias */
+    for (const Params *p = &model->params; p; p = p->next)
+        for (int n = 0; n < p->views; n++) {
+            size_t whole = params_whole_size(&p->view[n]), block = p->view[n].size; /* larger if it is padded */
+            if (whole > largest) largest = whole;
+            if (block > largest) largest = block;
+        }
     v->block = malloc(largest * sizeof *v->block);
     v->mine = malloc(largest * sizeof *v->mine);
     v->theirs = malloc(largest * sizeof *v->theirs);
@@ -92,6 +96,7 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
         memory_charge_twin(1);
         v->whole = batch_create(batch->data, batch->order, batch->accumulate, (BatchShare){0}, &model->kernels);
         v->twin = model_create(&model->whole, &model->kernels, v->whole.sequences * v->whole.order.seq);
+        router_share(v->twin, NULL, v->whole.sequences, v->whole.order.seq);
         v->optimizer = optimizer_create(optimizer, &v->twin->params, &model->kernels);
         memory_charge_twin(0);
     }
@@ -149,46 +154,75 @@ static void note(Verify *v, Kind kind, double error, const char *what, long step
     snprintf(f->where, sizeof f->where, "%s at step %ld", what, step + 1);
 }
 
-/* [all ranks] The largest entry of all parameters in `theirs`, the twin's weights or gradients. Rank 0 has them. */
-static double largest_entry(Verify *v, const acc *theirs)
+/* The values of the twin's parameters that are compared: gradients, or master weights. */
+static const acc *values_of(const Params *p, Kind kind)
+{
+    return kind == GRADIENT ? p->grads : p->shard[0].master;
+}
+
+/* [all ranks] The largest of all the twin's gradients or weights. Rank 0 has them. */
+static double largest_entry(Verify *v, Kind kind)
 {
     double largest = 0;
-    for (int n = 0; theirs && n < v->twin->params.views; n++) {
-        const View *view = &v->twin->params.view[n];
-        v->kernels.download(v->theirs, theirs + view->offset, view->size * sizeof *v->theirs);
-        for (size_t i = 0; i < view->size; i++) largest = fmax(largest, fabs((double)v->theirs[i]));
-    }
+    for (const Params *p = have_twin() ? &v->twin->params : NULL; p; p = p->next)
+        for (int n = 0; n < p->views; n++) {
+            const View *view = &p->view[n];
+            v->kernels.download(v->theirs, values_of(p, kind) + view->offset, view->size * sizeof *v->theirs);
+            for (size_t i = 0; i < view->size; i++) largest = fmax(largest, fabs((double)v->theirs[i]));
+        }
     comm_broadcast(comm_control(), &largest, 1, COMM_DOUBLE, 0);
     return largest;
 }
 
-/* [all ranks] Compares every parameter with the twin's and notes the worst. Each rank compares its own shards.
- * `theirs`: the twin's weights or gradients on rank 0, NULL on the others. */
-static void compare_all(Verify *v, const Params *params, Kind kind, const acc *theirs, long step)
+/* [all ranks] Compares one parameter with the twin's, which rank 0 has in `twin`, and notes the error. Each rank
+ * compares its own shards. */
+static void compare_view(Verify *v, const Params *params, int n, const Params *twin, Kind kind, double largest_of_all,
+                         long step)
 {
     Group *control = comm_control();
-    double largest_of_all = largest_entry(v, theirs);
-    for (int n = 0; n < params->views; n++) {
-        const View *view = &params->view[n];
-        size_t whole = params_whole_size(view);
-        if (theirs) v->kernels.download(v->theirs, theirs + v->twin->params.view[n].offset, whole * sizeof(acc));
-        comm_broadcast(control, v->theirs, whole, COMM_ACC, 0);
-        params_take_block(view, v->theirs, v->block);
-        double worst = 0, difference, largest;
-        verify_compare(v->theirs, v->theirs, whole, &difference, &largest);
-        for (int i = 0; i < params->shards; i++) {
-            const Shard *shard = &params->shard[i];
-            Overlap o = params_overlap(view, shard);
-            const acc *ours = (kind == GRADIENT ? shard->grads : shard->master) + o.in_shard;
-            double unused;
-            v->kernels.download(v->mine, ours, o.count * sizeof *v->mine);
-            verify_compare(v->mine, v->block + o.in_view, o.count, &difference, &unused);
-            worst = fmax(worst, difference);
-        }
-        double error = verify_error(worst, largest, largest_of_all);
-        comm_all_reduce(control, &error, 1, COMM_DOUBLE, COMM_MAX);
-        note(v, kind, error, view->name, step);
+    const View *view = &params->view[n];
+    size_t whole = params_whole_size(view);
+    if (twin) v->kernels.download(v->theirs, values_of(twin, kind) + twin->view[n].offset, whole * sizeof(acc));
+    comm_broadcast(control, v->theirs, whole, COMM_ACC, 0);
+    params_take_block(view, v->theirs, v->block);
+    double worst = 0, difference, largest;
+    verify_compare(v->theirs, v->theirs, whole, &difference, &largest);
+    for (int i = 0; i < params->shards; i++) {
+        const Shard *shard = &params->shard[i];
+        Overlap o = params_overlap(view, shard);
+        const acc *ours = (kind == GRADIENT ? shard->grads : shard->master) + o.in_shard;
+        double unused;
+        v->kernels.download(v->mine, ours, o.count * sizeof *v->mine);
+        verify_compare(v->mine, v->block + o.in_view, o.count, &difference, &unused);
+        worst = fmax(worst, difference);
     }
+    double error = verify_error(worst, largest, largest_of_all);
+    comm_all_reduce(control, &error, 1, COMM_DOUBLE, COMM_MAX);
+    note(v, kind, error, view->name, step);
+}
+
+/* [all ranks] Compares every parameter of the model with the twin's: gradients or weights. */
+static void compare_all(Verify *v, const Params *params, Kind kind, long step)
+{
+    double largest_of_all = largest_entry(v, kind);
+    const Params *twin = have_twin() ? &v->twin->params : NULL;
+    for (; params; params = params->next, twin = twin ? twin->next : NULL)
+        for (int n = 0; n < params->views; n++) compare_view(v, params, n, twin, kind, largest_of_all, step);
+}
+
+/* [all ranks] The bias of experts follows from counts of rows: each rank has the twin's. */
+static void compare_bias(Verify *v, const Model *model, long step)
+{
+    size_t count = (size_t)(model->config.layers * model->config.moe.experts);
+    double difference, largest;
+    if (!model->router.bias) return;
+    if (have_twin()) v->kernels.download(v->theirs, v->twin->router.bias, count * sizeof *v->theirs);
+    comm_broadcast(comm_control(), v->theirs, count, COMM_ACC, 0);
+    v->kernels.download(v->mine, model->router.bias, count * sizeof *v->mine);
+    verify_compare(v->mine, v->theirs, count, &difference, &largest);
+    double error = verify_error(difference, largest, 0);
+    comm_all_reduce(comm_control(), &error, 1, COMM_DOUBLE, COMM_MAX);
+    note(v, WEIGHT, error, "the router's bias", step);
 }
 
 /* --- the twin's steps --- */
@@ -208,6 +242,7 @@ static void twin_step(Verify *v, long step)
     optimizer_measure(&v->optimizer, &twin->params, step);
     v->twin_numbers[0] = model_read_loss(twin);
     v->twin_numbers[1] = optimizer_read_norm(&v->optimizer);
+    v->twin_numbers[2] = model_read_aux(twin);
 }
 
 void verify_gradients(Verify *v, const Model *model, long step)
@@ -215,7 +250,7 @@ void verify_gradients(Verify *v, const Model *model, long step)
     if (!v || step >= v->steps) return;
     if (have_twin()) twin_step(v, step);
     wait_for_the_twin(v);
-    compare_all(v, &model->params, GRADIENT, have_twin() ? v->twin->params.grads : NULL, step);
+    compare_all(v, &model->params, GRADIENT, step);
 }
 
 /* The error of a number, relative to the twin's. */
@@ -225,11 +260,13 @@ static double relative(double ours, double theirs)
     return isnan(error) ? INFINITY : error;
 }
 
-void verify_numbers(Verify *v, long step, double loss, double norm)
+void verify_numbers(Verify *v, long step, double loss, double aux, double norm)
 {
     if (!v || step >= v->steps) return;
-    double errors[2] = {relative(loss, v->twin_numbers[0]), relative(norm, v->twin_numbers[1])};
-    comm_all_reduce(comm_control(), errors, 2, COMM_DOUBLE, COMM_MAX);
+    double errors[3] = {relative(loss, v->twin_numbers[0]), relative(norm, v->twin_numbers[1]),
+                        relative(aux, v->twin_numbers[2])};
+    comm_all_reduce(comm_control(), errors, 3, COMM_DOUBLE, COMM_MAX);
+    note(v, LOSS, errors[2], "the auxiliary loss", step);
     note(v, LOSS, errors[0], "the loss", step);
     note(v, NORM, errors[1], "the norm of the gradients", step);
 }
@@ -238,19 +275,28 @@ void verify_numbers(Verify *v, long step, double loss, double norm)
  * parameter. */
 static void compare_replicas(Verify *v, const Params *params)
 {
-    const char *name = params_unequal(params, &v->kernels, &v->replicas);
-    int64_t first = name ? params_find(params, name) - params->view : params->views;
+    const char *name = params_unequal(params, &v->kernels, &v->replicas), *found = "";
+    int64_t all = 0, first = INT64_MAX; /* numbers of views, through all parameters of the model */
+    for (const Params *p = params; p; all += p->views, p = p->next)
+        for (int n = 0; n < p->views; n++)
+            if (name && p->view[n].name == name) first = all + n;
     comm_all_reduce(comm_control(), &first, 1, COMM_INT64, COMM_MIN);
-    if (first == params->views || v->unequal[0]) return;
-    snprintf(v->unequal, sizeof v->unequal, "%s", params->view[first].name);
+    if (first == INT64_MAX || v->unequal[0]) return;
+    for (const Params *p = params; p; first -= p->views, p = p->next)
+        if (first >= 0 && first < p->views) found = p->view[first].name;
+    snprintf(v->unequal, sizeof v->unequal, "%s", found);
 }
 
 void verify_weights(Verify *v, const Model *model, long step)
 {
     if (!v || step >= v->steps) return;
-    if (have_twin()) optimizer_step(&v->optimizer, &v->twin->params);
+    if (have_twin()) {
+        optimizer_step(&v->optimizer, &v->twin->params);
+        router_end_step(v->twin);
+    }
     wait_for_the_twin(v);
-    compare_all(v, &model->params, WEIGHT, have_twin() ? v->twin->params.shard[0].master : NULL, step);
+    compare_all(v, &model->params, WEIGHT, step);
+    compare_bias(v, model, step);
 
     compare_replicas(v, &model->params);
     v->done = step + 1;

@@ -51,7 +51,7 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
 void verify_gradients(Verify *verify, const Model *model, long step);
 
 /* [all ranks] Compares the loss and the norm of the gradients, both over all ranks. Call after verify_gradients. */
-void verify_numbers(Verify *verify, long step, double loss, double norm);
+void verify_numbers(Verify *verify, long step, double loss, double aux, double norm);
 
 /* [all ranks] Ends the twin's step, then compares the weights and the replicas. Call after the optimizer. After the
  * last verified step it frees the twin. */

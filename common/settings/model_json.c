@@ -121,8 +121,8 @@ static const char *use(const Reading *r, size_t row, const cJSON *item)
     case INT:
         if (!is_null && (!(x >= used[row].least && x <= used[row].most) || x != (int)x)) break;
         if (used[row].offset == AT(moe.experts) && r->config->moe.experts && r->config->moe.experts != x)
-            return complain("%s: the number of experts is given twice, as %d and %g", r->called,
-                            r->config->moe.experts, x);
+            return complain("%s: the number of experts is given twice, as %d and %g", r->called, r->config->moe.experts,
+                            x);
         *(int *)target = is_null ? 0 : (int)x;
         return NULL;
     case NUMBER:

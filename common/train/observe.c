@@ -39,12 +39,15 @@ static void stop_if_not_finite(Trainer *t, long step, double loss, double norm)
 
 void observe_step(Trainer *t, long step)
 {
-    double loss = model_read_loss(t->model), norm = optimizer_read_norm(&t->optimizer);
-    comm_all_reduce(t->mesh.rows_group, &loss, 1, COMM_DOUBLE, COMM_SUM);
+    double losses[2] = {model_read_loss(t->model), model_read_aux(t->model)};
+    double norm = optimizer_read_norm(&t->optimizer);
+    bool experts = t->config.architecture.moe.experts > 0;
+    comm_all_reduce(t->mesh.rows_group, losses, experts ? 2 : 1, COMM_DOUBLE, COMM_SUM);
+    double loss = losses[0], aux = losses[1];
     verify_weights(t->verify, t->model, step);
-    verify_numbers(t->verify, step, loss, norm);
+    verify_numbers(t->verify, step, loss, aux, norm);
     trace_end(); /* the step */
-    metrics_step(&t->metrics, step, loss, norm, optimizer_lr(&t->optimizer.config, step), t->batch.area);
-    stop_if_not_finite(t, step, loss, norm);
+    metrics_step(&t->metrics, step, loss, aux, norm, optimizer_lr(&t->optimizer.config, step), t->batch.area);
+    stop_if_not_finite(t, step, loss + aux, norm);
     if (step + 1 < t->config.steps) trace_begin("step %ld", step + 2);
 }

@@ -101,6 +101,10 @@ void run_begin(Config *c, const Mesh *mesh, size_t parameters, int64_t tokens)
     if (group_rank(mesh->world) != 0) return;
     printf("model %s: %zu parameters, %s on %s (%s)\n", c->architecture.name, parameters, PRECISION_NAME,
            c->kernels.backend, c->kernels.describe());
+    const MoeConfig *moe = &c->architecture.moe;
+    if (moe->experts)
+        printf("experts: %d in each layer, a row goes to %d; %zu parameters multiply a row\n", moe->experts, moe->top_k,
+               model_matmul_weights(&c->architecture));
     printf("data %s: %lld tokens; a step is %ld sequences of %ld in %ld micro-step%s\n", c->data, (long long)tokens,
            c->batch, c->seq, c->accumulate, c->accumulate > 1 ? "s" : "");
     printf("mesh");

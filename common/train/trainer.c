@@ -37,6 +37,8 @@ void trainer_check(Trainer *t, Shape shape)
     t->shape = shape;
     agree(shape_check(shape, trainer_ranks(t)));
     agree(config_finish(&t->config, shape_size(shape, ALONG_SEQUENCES), comm_local_rank()));
+    if (t->config.architecture.moe.experts && !t->takes_experts)
+        agree(complain("--model %s: has experts; tiny-moe trains it", t->config.model));
 }
 
 /* Fills in the sizes that the mesh gives: ranks along fsdp and along tp. The coordinates stay those of rank 0. */
@@ -53,11 +55,34 @@ static unsigned axes_of_model(Placement placement)
     return placement.by == SHARD_NOTHING ? ALONG_TP : ALONG_TP | ALONG_SHARDS;
 }
 
+/* The ranks that together hold one copy of the model: neighbours, those along these axes or those of ep. */
+static int model_ranks(Shape shape, ModelPart part)
+{
+    int ranks = shape_size(shape, axes_of_model(part.placement));
+    return part.experts.ep > ranks ? part.experts.ep : ranks;
+}
+
+/* Adds what every model with experts holds and sends, for micro-steps of `rows` rows of the stream on this rank. */
+static void expect_router(Expected *e, const Trainer *t, ModelPart part, size_t rows)
+{
+    const Config *c = &t->config;
+    const ModelConfig *model = &c->architecture;
+    double table = 8.0 * model->layers * (model->moe.experts + 1), micro_steps = (double)(c->steps * c->accumulate);
+    int ranks = shape_size(t->shape, ALONG_ROWS);
+    size_t ep = part.experts.ep ? (size_t)part.experts.ep : 1,
+           chunks = part.expert_chunks ? (size_t)part.expert_chunks : 1;
+    expect_experts(e, model, part.experts);
+    e->memory[MEMORY_ACTIVATIONS] +=
+        moe_activation_bytes(model, rows, ep, (size_t)part.expert_rows, chunks, c->recompute);
+    expect(e, "data", COMM_ALL_REDUCE, micro_steps, micro_steps * table, ranks); /* counts of each expert's rows */
+    expect(e, "data", COMM_ALL_REDUCE, 0, 8 * (double)c->steps, ranks); /* the auxiliary loss, beside the loss */
+}
+
 Expected trainer_expect(const Trainer *t, ModelPart part)
 {
     const Config *c = &t->config;
     Placement placement = placement_on(t->shape, part.placement);
-    int readers = shape_size(t->shape, ALONG_SEQUENCES), model_ranks = shape_size(t->shape, axes_of_model(placement));
+    int readers = shape_size(t->shape, ALONG_SEQUENCES), holders = model_ranks(t->shape, part);
     size_t step_rows = (size_t)(c->batch * c->seq) / (size_t)(readers * t->shape.size[AXIS_CP]);
     size_t micro_rows = step_rows / (size_t)c->accumulate;
     size_t stream_parts = part.stream_parts ? (size_t)part.stream_parts : 1;
@@ -71,7 +96,8 @@ Expected trainer_expect(const Trainer *t, ModelPart part)
         e.memory[MEMORY_BUFFERS] += c->kernels.workspace_bytes(slice.width, slice.head_dim, (int)micro_rows);
     double steps = (double)c->steps;
     expect(&e, "data", COMM_ALL_REDUCE, 2 * steps, 24 * steps, shape_size(t->shape, ALONG_ROWS));
-    if (model_ranks > 1) expect(&e, "model", COMM_ALL_REDUCE, steps, 8 * steps, model_ranks);
+    if (holders > 1) expect(&e, "model", COMM_ALL_REDUCE, steps, 8 * steps, holders);
+    if (c->architecture.moe.experts) expect_router(&e, t, part, micro_rows / stream_parts);
     return e;
 }
 
@@ -99,15 +125,21 @@ static void open_data(Trainer *t)
 }
 
 /* [all ranks] Fills in this rank's coordinates, and the group of ranks that together hold one copy of the model. */
-static Placement placement_of_rank(const Mesh *mesh, Placement placement)
+static void place_rank(const Mesh *mesh, ModelPart *part)
 {
-    placement = placement_on(mesh->shape, placement);
-    int rank = group_rank(mesh->world);
-    if (placement.by != SHARD_NOTHING) placement.rank = shape_index(mesh->shape, rank, ALONG_SHARDS);
-    placement.tp_rank = mesh->coordinate[AXIS_TP];
-    unsigned axes = axes_of_model(placement);
-    if (shape_size(mesh->shape, axes) > 1) placement.model_group = mesh_group(mesh, axes, "model");
-    return placement;
+    int rank = group_rank(mesh->world), holders = model_ranks(mesh->shape, *part);
+    Placement *p = &part->placement, *experts = &part->experts;
+    *p = placement_on(mesh->shape, *p);
+    if (p->by != SHARD_NOTHING) p->rank = shape_index(mesh->shape, rank, ALONG_SHARDS);
+    p->tp_rank = mesh->coordinate[AXIS_TP];
+    unsigned axes = axes_of_model(*p);
+    if (experts->ep <= 1) {
+        if (holders > 1) p->model_group = mesh_group(mesh, axes, "model");
+        return;
+    }
+    p->model_group = experts->model_group = mesh_experts(mesh, holders, "model");
+    p->replica = rank % holders / shape_size(mesh->shape, axes);
+    experts->ep_rank = rank % experts->ep;
 }
 
 void trainer_open(Trainer *t, ModelPart part, const Expected *expected)
@@ -118,7 +150,7 @@ void trainer_open(Trainer *t, ModelPart part, const Expected *expected)
     t->mesh = mesh_create(comm_world(), t->shape);
     memory_use(&c->kernels);
     open_data(t);
-    part.placement = placement_of_rank(&t->mesh, part.placement);
+    place_rank(&t->mesh, &part);
     part.recompute = c->recompute;
     agree(first_rank() ? outputs_check(c) : NULL);
     run_use_threads();
@@ -133,6 +165,7 @@ void trainer_open(Trainer *t, ModelPart part, const Expected *expected)
         agree(safetensors_load_weights(&t->model->params, &c->architecture, &c->kernels, c->model));
     else
         params_init(&t->model->params, &c->kernels, (uint64_t)c->seed);
+    router_share(t->model, t->mesh.rows_group, (double)(c->batch / c->accumulate), (int)c->seq);
     t->optimizer = optimizer_create(config_optimizer(c), &t->model->params, &c->kernels);
 }
 
@@ -144,10 +177,8 @@ void trainer_begin(Trainer *t, Replicas replicas)
     if (*c->autotune && first_rank()) autotune_save(c->autotune);
     agree(metrics_open(&t->metrics, c, t->table, t->tables, &t->mesh));
     agree(*c->dump ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels, first_rank()) : NULL);
-    Params whole = params_table(&c->architecture);
-    run_begin(c, &t->mesh, whole.count, data_tokens(t->data));
+    run_begin(c, &t->mesh, model_parameters(&c->architecture), data_tokens(t->data));
     if (first_rank()) data_print_notes(t->data);
-    params_free(&whole);
     t->verify = verify_create(t->config.verify, t->model, &t->batch, t->optimizer.config, replicas);
     trace_begin("step 1");
     metrics_start(&t->metrics);

@@ -18,7 +18,8 @@ typedef struct {
     OptionTable table[TABLES_MAX]; /* the schemes' flags, then the common ones */
     int tables;
     Shape shape;
-    Cut cut; /* how rows are dealt along cp; a trainer with cp sets it before trainer_expect */
+    bool takes_experts; /* the trainer's scheme knows models with experts; it says so before trainer_check */
+    Cut cut;            /* how rows are dealt along cp; a trainer with cp sets it before trainer_expect */
     Mesh mesh;
     Data *data;
     Batch batch;
@@ -42,7 +43,8 @@ void trainer_check(Trainer *trainer, Shape shape);
 /* What every trainer holds and sends, by formula. It holds parameters, gradients and moments under part.placement,
  * activations, rows, and the kernels' workspace. Each step sends two all-reduces over the ranks that have
  * different rows: 16 bytes for the counts of labels and of attention's pairs, 8 for the loss; and one of 8 over the ranks that hold one copy of the
- * model, for the norm. The schemes add their own formulas. */
+ * model, for the norm. With experts the loss takes 16 bytes, and each micro-step sums the counts of experts. The schemes
+ * add their own formulas. */
 Expected trainer_expect(const Trainer *trainer, ModelPart part);
 
 /* [all ranks] Checks that the run fits under --memory-cap and that its outputs can be written. Creates the mesh, the
