@@ -38,6 +38,7 @@ static Case one_device(Random *r)
                   .t = random_training(r),
                   .ddp = {.overlap = 1, .bucket_mb = 1},
                   .tensor = {.tp = 1, .overlap_chunks = 1},
+                  .experts = {.ep = 1},
                   .context = {.cp = 1, .method = "ring", .layout = "zigzag", .ulysses_size = 1},
                   .slow_rank = -1};
 }
@@ -110,6 +111,23 @@ Case random_context_case(Random *r, int index)
     return c;
 }
 
+Case random_expert_case(Random *r, int index)
+{
+    const int eps[] = {2, 4, 8, 1, 2, 4};
+    Case c = one_device(r);
+    int ep = eps[index % 6];
+    random_experts(r, &c.t.model, ep);
+    c.experts = (ExpertOptions){.ep = ep, .overlap = random_int(r, 0, 1)};
+    c.dp = ep * random_int(r, 1, ep < 8 ? 8 / ep < 3 ? 8 / ep : 3 : 1);
+    c.ddp = random_ddp(r);
+    c.recompute = random_int(r, 0, 3) == 0;
+    c.one_expert = c.t.model.moe.balance == BALANCE_BIAS && random_int(r, 0, 1);
+    /* Without labels only the balance loss has a gradient. If every row goes to all experts, it is 0 in theory, and what is
+     * computed is rounding. */
+    if (c.t.ignore == 1 && c.t.model.moe.top_k == c.t.model.moe.experts) c.t.ignore = 0.7;
+    return c;
+}
+
 Case random_ddp_case(Random *r, int index)
 {
     const int ranks[] = {1, 2, 3, 4, 6, 8};
@@ -176,7 +194,7 @@ int case_ranks(const Case *c)
 
 const char *describe_case(const Case *c)
 {
-    static char text[700];
+    static char text[1000];
     const ShardingOptions *s = &c->sharding;
     int n = snprintf(text, sizeof text, "tp %d cp %d fsdp %d dp %d ", c->tp, c->cp, c->fsdp, c->dp);
     if (s->strategy)
@@ -189,12 +207,34 @@ const char *describe_case(const Case *c)
     if (c->cp > 1)
         n += snprintf(text + n, sizeof text - (size_t)n, "%s %s ulysses %ld ", c->context.method, c->context.layout,
                       c->context.ulysses_size);
+    const MoeConfig *m = &c->t.model.moe;
+    if (m->experts)
+        n += snprintf(text + n, sizeof text - (size_t)n,
+                      "ep %ld overlap %ld experts %d top-k %d x %d router %d renormalize %d balance %d z %g "
+                      "one_expert %d ",
+                      c->experts.ep, c->experts.overlap, m->experts, m->top_k, m->ff, (int)m->router, m->renormalize,
+                      (int)m->balance, m->z_coef, c->one_expert);
     n += snprintf(text + n, sizeof text - (size_t)n, "recompute %d ", c->recompute);
     describe_training(&c->t, text + n, sizeof text - (size_t)n);
     return text;
 }
 
 /* --- formulas --- */
+
+static void expect_case_experts(Expected *e, const Case *c, int rows)
+{
+    const ModelConfig *model = &c->t.model;
+    size_t ep = (size_t)c->experts.ep;
+    ModelPart part = {.recompute = c->recompute};
+    experts_place(&c->experts, model, false, rows, &part);
+    Params table = experts_table(model, (int)ep, 0);
+    expect_experts(e, model, part.experts);
+    ddp_expect(e, "edp", &table, c->ddp, c->dp / (int)ep, 1);
+    params_free(&table);
+    experts_expect(e, model, &part, rows, c->t.accumulate, 1);
+    e->memory[MEMORY_ACTIVATIONS] += moe_activation_bytes(model, (size_t)rows, ep, (size_t)part.expert_rows,
+                                                          (size_t)part.expert_chunks, c->recompute);
+}
 
 Expected case_expected(const Case *c)
 {
@@ -217,10 +257,12 @@ Expected case_expected(const Case *c)
     } else {
         ddp_expect(&e, "dp", &table, c->ddp, c->cp * c->dp, 1);
     }
+    if (t->model.moe.experts) expect_case_experts(&e, c, rows);
     params_free(&table);
     tensor_expect(&e, &t->model, &c->tensor, rows, c->recompute, t->accumulate, reduces, 1);
     context_expect(&e, &slice, &c->context, training_order(t, 1), rows, c->recompute, t->accumulate, 1);
     int model_ranks = shape_size(shape, case_model_axes(c));
+    if (c->experts.ep > model_ranks) model_ranks = (int)c->experts.ep;
     if (model_ranks > 1) expect(&e, "model", COMM_ALL_REDUCE, 1, 8, model_ranks);
     return e;
 }
@@ -231,7 +273,7 @@ bool case_is_wrong(const Outcome *o)
 {
     bool right = o->loss <= ROUNDING && o->gradient <= ROUNDING && o->norm <= ROUNDING &&
                  o->later_gradient <= TRAINING_LATER && o->weight <= TRAINING_LATER && o->whole <= TRAINING_LATER &&
-                 o->replicas_equal && o->same_numbers && o->padding_is_zero;
+                 o->replicas_equal && o->same_numbers && o->same_counts && o->padding_is_zero;
     return !right;
 }
 
@@ -246,6 +288,7 @@ Outcome check_case(const Case *c, int i, double first)
                     out.whole, out.where, describe_case(c));
     assert_together(out.replicas_equal, "case %d: replicas differ: %s", i, describe_case(c));
     assert_together(out.same_numbers, "case %d: loss or norm differ along tp: %s", i, describe_case(c));
+    assert_together(out.same_counts, "case %d: rows of experts, or the router's bias: %s", i, describe_case(c));
     assert_together(out.padding_is_zero, "case %d: padding was trained: %s", i, describe_case(c));
     assert_together(!*out.ledger, "case %d: %s: %s", i, out.ledger, describe_case(c));
     return out;

@@ -5,6 +5,7 @@
 
 #include "context_parallel.h"
 #include "ddp.h"
+#include "expert_parallel.h"
 #include "sharding.h"
 #include "tensor_parallel.h"
 #include "training.h"
@@ -16,6 +17,8 @@ typedef struct {
     DdpOptions ddp;
     TensorOptions tensor;
     ContextOptions context;
+    ExpertOptions experts; /* ep and overlap; t.model.moe says which experts there are */
+    bool one_expert;       /* the router's bias sends every row to expert 0 of each layer; with BALANCE_BIAS */
     bool recompute;
     int slow_rank;        /* this rank sleeps in its hooks; -1: no rank does */
     const char *tampered; /* after the last step the test changes the last rank's values of this parameter; or NULL */
@@ -23,13 +26,14 @@ typedef struct {
 
 /* The largest error of each kind over the ranks of the case, in the metric of --verify. */
 typedef struct {
-    double loss, gradient, norm;   /* in step 1, before any update */
+    double loss, gradient, norm;   /* in step 1, before any update; the loss, or the auxiliary loss of experts */
     double later_gradient, weight; /* gradients of step 2, and weights after it */
     double whole;                  /* weights after step 2, on ranks that keep whole weights */
     char where[64];                /* the parameter with the largest error */
     bool replicas_equal;           /* replicas have the same weights, bit for bit */
     char unequal[64];              /* the parameter in which the last rank's replicas differ; or empty */
     bool same_numbers;             /* all ranks along tp have the same loss and norm, bit for bit */
+    bool same_counts;              /* rows of each expert, and the router's bias, are those of the single device */
     bool padding_is_zero;          /* weights and gradients of the vocabulary's padding */
     char ledger[160];              /* the first count or number of bytes that differs from its formula; or empty */
     int most_layers;               /* the largest number of layers whose weights were gathered at one time */
@@ -43,6 +47,7 @@ Case random_ddp_case(Random *random, int index);
 Case random_shard_case(Random *random, int index);
 Case random_tensor_case(Random *random, int index);
 Case random_context_case(Random *random, int index);
+Case random_expert_case(Random *random, int index);
 Case random_composed_case(Random *random, int index);
 
 /* The options of a strategy, with prefetch, reshard and sharded accumulation switched on, as by default. */
@@ -70,6 +75,7 @@ typedef struct {
     Mesh mesh;
     ShardGroups shard; /* shard.replicate is the group along dp */
     Group *tp, *kv, *model;
+    Group *ep, *same_experts;
     ContextGroups context;
 } CaseGroups;
 

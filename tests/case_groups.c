@@ -31,7 +31,7 @@ static bool same_groups(const Case *a, const Case *b)
     bool kv = a->tp == b->tp && (a->t.model.kv_heads < a->tp ? a->t.model.kv_heads : 0) ==
                                     (b->t.model.kv_heads < b->tp ? b->t.model.kv_heads : 0);
     return kv && a->cp == b->cp && a->fsdp == b->fsdp && a->dp == b->dp && case_model_axes(a) == case_model_axes(b) &&
-           a->context.ulysses_size == b->context.ulysses_size;
+           a->context.ulysses_size == b->context.ulysses_size && a->experts.ep == b->experts.ep;
 }
 
 const CaseGroups *case_groups(const Case *c)
@@ -54,6 +54,9 @@ const CaseGroups *case_groups(const Case *c)
             *g = make_groups((Shape){{c->tp, c->cp, c->fsdp, c->dp}}, by, world);
             if (shape_size(g->mesh.shape, case_model_axes(c)) > 1)
                 g->model = mesh_group(&g->mesh, case_model_axes(c), "model");
+            if (c->experts.ep > 1) g->model = mesh_experts(&g->mesh, (int)c->experts.ep, "model");
+            g->ep = mesh_experts(&g->mesh, (int)c->experts.ep, "ep");
+            g->same_experts = mesh_same_experts(&g->mesh, (int)c->experts.ep, "edp");
             g->kv = tensor_kv_group(g->tp, &c->t.model);
             g->context = context_groups(&g->mesh, &c->context);
         }

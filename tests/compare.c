@@ -28,10 +28,15 @@ static double difference_of(const Params *p, const View *v, What what, const acc
     return worst;
 }
 
-double worst_error(const Params *p, What what, const Params *whole, const acc *theirs, Outcome *out)
+static const acc *values_of(const Params *theirs, What what)
 {
-    double largest_of_all = 0, worst = 0;
-    for (size_t i = 0; i < whole->count; i++) largest_of_all = fmax(largest_of_all, fabs((double)theirs[i]));
+    return what == GRADS ? theirs->grads : theirs->shard[0].master;
+}
+
+static double worst_of_table(const Params *p, What what, const Params *whole, double largest_of_all, Outcome *out)
+{
+    const acc *theirs = values_of(whole, what);
+    double worst = 0;
     for (int n = 0; n < p->views; n++) {
         const View *v = &p->view[n], *w = &whole->view[n];
         double largest, unused;
@@ -44,6 +49,15 @@ double worst_error(const Params *p, What what, const Params *whole, const acc *t
             memcpy(out->where, v->name, sizeof out->where);
         worst = fmax(worst, error);
     }
+    return worst;
+}
+
+double worst_error(const Params *p, What what, const Params *theirs, Outcome *out)
+{
+    double largest = 0, worst = 0;
+    for (const Params *t = theirs; t; t = t->next)
+        for (size_t i = 0; i < t->count; i++) largest = fmax(largest, fabs((double)values_of(t, what)[i]));
+    for (; p; p = p->next, theirs = theirs->next) worst = fmax(worst, worst_of_table(p, what, theirs, largest, out));
     return worst;
 }
 
@@ -64,6 +78,8 @@ bool padding_is_zero(const Params *p)
 uint64_t bits_of(const Params *p)
 {
     uint64_t hash = HASH_START;
-    for (int i = 0; i < p->shards; i++) hash = hash_bytes(hash, p->shard[i].master, p->shard[i].count * sizeof(acc));
+    for (; p; p = p->next)
+        for (int i = 0; i < p->shards; i++)
+            hash = hash_bytes(hash, p->shard[i].master, p->shard[i].count * sizeof(acc));
     return hash;
 }

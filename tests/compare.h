@@ -5,9 +5,8 @@
 
 typedef enum { GRADS, MASTERS, WHOLE_WEIGHTS } What;
 
-/* The largest error of all elements that this rank holds. `theirs`: the single device's flat model, with the table
- * `whole`. If the error is larger than those in `out`, the name of its tensor goes to out->where. */
-double worst_error(const Params *p, What what, const Params *whole, const acc *theirs, Outcome *out);
+/* The largest error of all elements of the model that this rank holds. `theirs`: the single device's. If the error is larger than those in `out`, the name of its tensor goes to out->where. */
+double worst_error(const Params *p, What what, const Params *theirs, Outcome *out);
 
 /* Are the weights and the gradients of padding rows zero? Padding rows are rows of a block past the parameter's last
  * row. */

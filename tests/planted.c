@@ -210,7 +210,7 @@ static int run_with(const Subject *s, const Fault *fault, int faults, bool repli
         for (int f = 0; f < faults; f++)
             if ((fault[f].kind == LOSS || fault[f].kind == NORM) && fault[f].step == step && fault[f].here)
                 numbers[fault[f].kind == NORM] *= 1 + fault[f].size;
-        verify_numbers(v, step, numbers[0], numbers[1]);
+        verify_numbers(v, step, numbers[0], 0, numbers[1]);
     }
     capture_begin();
     int status = verify_report(v);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/bug.h"
 #include "base/error.h"
 #include "case.h"
 #include "compare.h"
@@ -67,6 +68,8 @@ typedef struct {
     Ddp ddp;
     TensorParallel tensor;
     ContextParallel context;
+    ExpertParallel experts;
+    Ddp expert_ddp;
 } Run;
 
 /* The training step of main.c, from the batch that is read to the reduced gradients. `alone`: no scheme, for the
@@ -84,6 +87,7 @@ static double accumulate_gradients(Run *run, bool alone)
     }
     if (!alone && run->sharded) sharding_finish(&run->sharding);
     if (!alone && !run->sharded) ddp_finish(&run->ddp);
+    if (!alone && model->experts.count) ddp_finish(&run->expert_ddp);
     return model_read_loss(model);
 }
 
@@ -96,6 +100,13 @@ static void spoil_padding(Params *p)
 
 /* --- two training steps --- */
 
+static void prepare_router(Model *model, const Case *c, Group *group)
+{
+    router_share(model, group, c->fsdp * c->dp * c->t.sequences, c->t.seq);
+    for (int l = 0; c->one_expert && l < model->config.layers; l++)
+        model->router.bias[l * model->config.moe.experts] = 100;
+}
+
 static Run create_twin(const Case *c, const Data *data, const Kernels *kernels)
 {
     Run twin = {0};
@@ -104,6 +115,7 @@ static Run create_twin(const Case *c, const Data *data, const Kernels *kernels)
     twin.batch = batch_create(data, order, c->t.accumulate, (BatchShare){0}, kernels);
     twin.model = model_create(&c->t.model, kernels, twin.batch.sequences * c->t.seq);
     params_init(&twin.model->params, kernels, (uint64_t)c->t.seed);
+    prepare_router(twin.model, c, NULL);
     twin.optimizer = optimizer_create(training_recipe(&c->t), &twin.model->params, kernels);
     memory_charge_twin(0);
     return twin;
@@ -119,6 +131,7 @@ static Placement placement_of(const Case *c, const CaseGroups *g)
     p.tp = c->tp;
     p.tp_rank = g->mesh.coordinate[AXIS_TP];
     p.model_group = g->model;
+    p.replica = group_rank(g->ep); /* 0 without experts */
     return p;
 }
 
@@ -128,6 +141,11 @@ static void create(Run *run, const Case *c, const CaseGroups *g, const Kernels *
     int rows = run->batch.step_rows;
     ModelPart part = {
         .placement = placement_of(c, g), .recompute = c->recompute, .stream_parts = c->tensor.sp ? c->tp : 1};
+    if (c->t.model.moe.experts) {
+        experts_place(&c->experts, &c->t.model, false, rows, &part);
+        part.experts.ep_rank = group_rank(g->ep);
+        part.experts.model_group = g->model;
+    }
     run->sharded = c->sharding.strategy != NULL;
     run->model = model_create_part(&c->t.model, kernels, rows, part);
     Params *params = &run->model->params;
@@ -139,6 +157,12 @@ static void create(Run *run, const Case *c, const CaseGroups *g, const Kernels *
         run->ddp = ddp_create(params, &run->model->micro_step, g->shard.replicate, c->ddp);
     run->tensor = tensor_create(run->model, g->tp, g->kv, c->tensor, rows);
     run->context = context_create(run->model, g->context, &c->context, run->batch.order, rows);
+    if (c->t.model.moe.experts) {
+        Group *sum = BUG(expert_sum_over_all) ? g->shard.replicate : g->same_experts;
+        prepare_router(run->model, c, g->mesh.rows_group);
+        run->experts = experts_parallel(run->model, g->ep, rows);
+        run->expert_ddp = ddp_create(&run->model->experts, &run->model->micro_step, sum, c->ddp);
+    }
     run->optimizer = optimizer_create(training_recipe(&c->t), params, kernels);
 }
 
@@ -154,6 +178,7 @@ static void tamper(const Params *p, const char *name)
 {
     const View *v = params_find(p, name);
     CHECK(v);
+    while (v < p->view || v >= p->view + p->views) p = p->next; /* those that have the view */
     for (int i = 0; i < p->shards; i++) {
         Overlap o = params_overlap(v, &p->shard[i]);
         for (size_t e = 0; e < o.count; e++) p->shard[i].master[o.in_shard + e] += 1;
@@ -163,24 +188,35 @@ static void tamper(const Params *p, const char *name)
         unit->weights[v->offset - unit->offset + e] = (real)1e6;
 }
 
+/* Do both models have the same counts of rows for each expert, and the same bias? */
+static bool same_router(const Model *a, const Model *b)
+{
+    size_t layers = (size_t)a->config.layers, E = (size_t)a->config.moe.experts;
+    if (E == 0) return true;
+    return memcmp(a->router.load, b->router.load, layers * (E + 1) * sizeof *a->router.load) == 0 &&
+           (!a->router.bias || memcmp(a->router.bias, b->router.bias, layers * E * sizeof *a->router.bias) == 0);
+}
+
 static void step_and_compare(Run *run, Run *twin, const CaseGroups *g, long step, Outcome *out)
 {
     Params *ours = &run->model->params, *theirs = &twin->model->params;
     batch_read(&run->batch, step);
     batch_read(&twin->batch, step);
     double loss = accumulate_gradients(run, false), want = accumulate_gradients(twin, true);
+    double aux = model_read_aux(run->model), aux_want = model_read_aux(twin->model);
     out->same_numbers = comm_same_bits(g->tp, &loss, sizeof loss) && out->same_numbers;
     comm_uncounted(1);
     comm_all_reduce(g->mesh.rows_group, &loss, 1, COMM_DOUBLE, COMM_SUM);
+    comm_all_reduce(g->mesh.rows_group, &aux, 1, COMM_DOUBLE, COMM_SUM);
     comm_uncounted(0);
     spoil_padding(ours);
     optimizer_measure(&run->optimizer, ours, step);
     optimizer_measure(&twin->optimizer, theirs, step);
-    double error = worst_error(ours, GRADS, theirs, theirs->grads, out);
+    double error = worst_error(ours, GRADS, theirs, out);
     double norm = optimizer_read_norm(&run->optimizer), norm_want = optimizer_read_norm(&twin->optimizer);
     out->same_numbers = comm_same_bits(g->tp, &norm, sizeof norm) && out->same_numbers;
     if (step == 0) {
-        out->loss = fabs(loss - want) / fmax(fabs(want), 1e-3);
+        out->loss = fmax(fabs(loss - want) / fmax(fabs(want), 1e-3), fabs(aux - aux_want) / fmax(aux_want, 1e-3));
         out->gradient = error;
         out->norm = fabs(norm - norm_want) / fmax(norm_want, 1e-3);
     } else {
@@ -188,12 +224,15 @@ static void step_and_compare(Run *run, Run *twin, const CaseGroups *g, long step
     }
     optimizer_step(&run->optimizer, ours);
     optimizer_step(&twin->optimizer, theirs);
+    router_end_step(run->model);
+    router_end_step(twin->model);
+    out->same_counts = same_router(run->model, twin->model) && out->same_counts;
     if (run->sharded) sharding_publish(&run->sharding);
 }
 
 static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
 {
-    Outcome out = {.same_numbers = true};
+    Outcome out = {.same_numbers = true, .same_counts = true};
     Kernels kernels = kernels_cpu();
     Run twin = create_twin(c, data, &kernels);
     Run run = {.batch = batch_create(data, training_order(&c->t, c->fsdp * c->dp), c->t.accumulate,
@@ -207,28 +246,33 @@ static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
     ParameterSeam inner = {&w, watch_before_forward, watch, watch, NULL};
     ParameterSeam outer = {&w, begins_forward, NULL, NULL, watch};
     ParameterSeam schemes = run.sharded ? sharding_seam(&run.sharding) : ddp_seam(&run.ddp);
-    SeamChain chain[3];
+    SeamChain chain[4];
     schemes = seam_chain(&chain[0], tensor_parameter_seam(&run.tensor), schemes);
     schemes = seam_chain(&chain[1], inner, schemes);
+    if (run.model->experts.count) {
+        schemes = seam_chain(&chain[3], ddp_seam(&run.expert_ddp), schemes);
+        run.model->seams.experts = experts_seam(&run.experts);
+    }
     run.model->seams.parameters = seam_chain(&chain[2], schemes, outer);
     if (c->tp > 1) run.model->seams.features = tensor_seam(&run.tensor);
     if (c->cp > 1) run.model->seams.sequence = context_seam(&run.context);
     Replicas replicas = {0};
     run.sharded ? sharding_replicas(&run.sharding, &replicas) : ddp_replicas(&run.ddp, &replicas);
     tensor_replicas(&run.tensor, &replicas);
+    if (run.model->experts.count) ddp_replicas(&run.expert_ddp, &replicas);
     out.replicas_equal = params_unequal(ours, &kernels, &replicas) == NULL;
 
     Expected expected = case_expected(c);
-    Group *counted[] = {g->shard.gather, g->shard.reduce, g->shard.replicate, g->tp,
-                        g->kv,           g->model,        g->context.team,    g->context.teams};
+    Group *counted[] = {g->shard.gather, g->shard.reduce, g->shard.replicate, g->tp, g->kv,
+                        g->model,        g->context.team, g->context.teams,   g->ep, g->same_experts};
     for (long step = 0; step < 2; step++) {
-        Counters before = training_counters(counted, 8);
+        Counters before = training_counters(counted, 10);
         step_and_compare(&run, &twin, g, step, &out);
         if (!*out.ledger) training_ledger(out.ledger, sizeof out.ledger, &expected, &before, held);
     }
-    out.weight = worst_error(ours, MASTERS, theirs, theirs->shard[0].master, &out);
+    out.weight = worst_error(ours, MASTERS, theirs, &out);
     if (ours->placement.whole_weights || ours->placement.by == SHARD_NOTHING)
-        out.whole = worst_error(ours, WHOLE_WEIGHTS, theirs, theirs->shard[0].master, &out);
+        out.whole = worst_error(ours, WHOLE_WEIGHTS, theirs, &out);
     if (c->tampered && group_rank(g->mesh.world) == case_ranks(c) - 1) tamper(ours, c->tampered);
     const char *unequal = params_unequal(ours, &kernels, &replicas);
     snprintf(out.unequal, sizeof out.unequal, "%s", unequal ? unequal : "");
@@ -241,6 +285,8 @@ static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
     destroy(&run);
     tensor_free(&run.tensor);
     context_free(&run.context);
+    experts_free(&run.experts);
+    ddp_free(&run.expert_ddp);
     run.sharded ? sharding_free(&run.sharding) : ddp_free(&run.ddp);
     destroy(&twin);
     return out;
@@ -248,7 +294,7 @@ static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
 
 Outcome run_case(const Case *c, const char *path)
 {
-    Outcome out = {.replicas_equal = true, .same_numbers = true, .padding_is_zero = true};
+    Outcome out = {.replicas_equal = true, .same_numbers = true, .same_counts = true, .padding_is_zero = true};
     const CaseGroups *groups = case_groups(c);
     if (groups) {
         Data *data;
@@ -259,13 +305,15 @@ Outcome run_case(const Case *c, const char *path)
     /* all ranks get the worst value of all ranks */
     double *errors[] = {&out.loss, &out.gradient, &out.norm, &out.later_gradient, &out.weight, &out.whole};
     for (int e = 0; e < 6; e++) comm_all_reduce(comm_control(), errors[e], 1, COMM_DOUBLE, COMM_MAX);
-    int64_t counts[] = {!out.replicas_equal, !out.same_numbers, !out.padding_is_zero, out.most_layers, out.ahead};
-    comm_all_reduce(comm_control(), counts, 5, COMM_INT64, COMM_MAX);
+    int64_t counts[] = {!out.replicas_equal, !out.same_numbers, !out.padding_is_zero,
+                        out.most_layers,     out.ahead,         !out.same_counts};
+    comm_all_reduce(comm_control(), counts, 6, COMM_INT64, COMM_MAX);
     comm_broadcast(comm_control(), out.unequal, sizeof out.unequal, COMM_BYTE, case_ranks(c) - 1);
     out.replicas_equal = !counts[0];
     out.same_numbers = !counts[1];
     out.padding_is_zero = !counts[2];
     out.most_layers = (int)counts[3];
     out.ahead = (int)counts[4];
+    out.same_counts = !counts[5];
     return out;
 }

@@ -76,7 +76,7 @@ static int train_and_dump(const char *path)
         verify_weights(v, m, step);
         double loss = model_read_loss(m);
         comm_all_reduce(dp, &loss, 1, COMM_DOUBLE, COMM_SUM);
-        verify_numbers(v, step, loss, optimizer_read_norm(&o));
+        verify_numbers(v, step, loss, 0, optimizer_read_norm(&o));
     }
     dump_weights(&dump, &m->params);
 

@@ -12,8 +12,8 @@
  * The z-loss keeps logits small: the mean over the step's rows of (log sum exp)^2, summed over layers (Zoph et al.,
  * "ST-MoE", 2022).
  *
- * Counts are integers, summed over the ranks once in each micro-step. A recomputed forward pass writes the same counts
- * again, and they are summed before it.
+ * Counts are integers, summed over the ranks once in each micro-step, after its forward pass. A recomputed forward pass
+ * counts this rank's rows again, but leaves the sums as they are.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -41,8 +41,9 @@ void router_count(Model *m)
     Router *r = &m->router;
     size_t size = router_table_size(m);
     if (!m->config.moe.experts) return;
-    if (r->group && !BUG(balance_of_my_rows)) comm_all_reduce(r->group, r->count, size, COMM_INT64, COMM_SUM);
-    m->kernels.add_counts(r->total, r->count, (int)size);
+    m->kernels.copy(r->summed, r->count, size * sizeof *r->count);
+    if (r->group && !BUG(balance_of_my_rows)) comm_all_reduce(r->group, r->summed, size, COMM_INT64, COMM_SUM);
+    m->kernels.add_counts(r->total, r->summed, (int)size);
 }
 
 const acc *router_slope(Model *m, const MoeKept *kept, int rows, int *group_rows)
@@ -55,7 +56,7 @@ const acc *router_slope(Model *m, const MoeKept *kept, int rows, int *group_rows
     if (c->balance == BALANCE_AUX) {
         double means = 1 / (L * r->rows); /* f and P are means over so many rows */
         double here = r->group && BUG(balance_of_my_rows) ? group_size(r->group) : 1;
-        m->kernels.count_slope(slope, r->count, m->config.layers, c->experts,
+        m->kernels.count_slope(slope, r->summed, m->config.layers, c->experts,
                                c->aux_coef * E / A * means * means * here);
         return slope;
     }

@@ -85,11 +85,12 @@ typedef struct {
     double rows;      /* of a micro-step, on all ranks */
     double sequences; /* likewise */
     int seq;          /* rows of a sequence */
-    int64_t *count;   /* [L, E + 1]  choices of each expert in this micro-step, on all ranks; last, the dropped ones */
-    int64_t *total;   /* [L, E + 1]  their sum over the step's micro-steps */
-    int64_t *load;    /* [L, E + 1]  their sum over all steps, on the host */
-    acc *bias;        /* [L, E]  BALANCE_BIAS: what the choice adds to the scores; else NULL */
-    double *aux_sum;  /* [1]  auxiliary losses of all micro-steps since model_zero_grads, of this rank's rows */
+    int64_t *count; /* [L, E + 1]  choices of each expert in this micro-step, by this rank's rows; last, dropped ones */
+    int64_t *summed; /* [L, E + 1]  the same on all ranks */
+    int64_t *total;  /* [L, E + 1]  `summed` added up over the step's micro-steps */
+    int64_t *load;   /* [L, E + 1]  `summed` added up over all steps, on the host */
+    acc *bias;       /* [L, E]  BALANCE_BIAS: what the choice adds to the scores; else NULL */
+    double *aux_sum; /* [1]  auxiliary losses of all micro-steps since model_zero_grads, of this rank's rows */
 } Router;
 
 /* The gradients of the outputs of a layer's four products. layer_backward_inputs leaves them here, and

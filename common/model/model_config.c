@@ -49,7 +49,7 @@ size_t moe_activation_bytes(const ModelConfig *c, size_t rows, size_t ep, size_t
                      room * ((ep > 1 ? C : 0) + 3 * F) * sizeof(real) +
                      (c->moe.balance == BALANCE_SEQ_AUX ? rows : 1) * E * sizeof(acc);
     size_t bias = c->moe.balance == BALANCE_BIAS ? L * E * sizeof(acc) : 0;
-    return (recompute ? 1 : L) * layer + scratch + 2 * L * (E + 1) * sizeof(int64_t) + bias + sizeof(double);
+    return (recompute ? 1 : L) * layer + scratch + 3 * L * (E + 1) * sizeof(int64_t) + bias + sizeof(double);
 }
 
 ModelConfig model_config_slice(const ModelConfig *whole, int tp)

@@ -209,6 +209,7 @@ static void router_allocate(Model *m)
     Router *r = &m->router;
     size_t table = router_table_size(m) * sizeof *r->count, bias = (size_t)(m->config.layers * m->config.moe.experts);
     r->count = memory_alloc(table, MEMORY_ACTIVATIONS);
+    r->summed = memory_alloc(table, MEMORY_ACTIVATIONS);
     r->total = memory_alloc(table, MEMORY_ACTIVATIONS);
     r->aux_sum = memory_alloc(sizeof *r->aux_sum, MEMORY_ACTIVATIONS);
     r->load = calloc(1, table);
@@ -221,6 +222,7 @@ static void router_allocate(Model *m)
 static void router_release(Router *r)
 {
     memory_free(r->count);
+    memory_free(r->summed);
     memory_free(r->total);
     memory_free(r->aux_sum);
     memory_free(r->bias);
