@@ -15,7 +15,6 @@ refused "an unknown method" "--method star: must be one of ring|ulysses|allgathe
 refused "a document that is no token" "--document -2: must be a whole number from -1" 2 $nano --document -2
 ddp=build/fp32/tiny-ddp
 
-verified() { [ "$status" = 0 ] && grep -q '^verify: PASS' "$work/out" && ! grep -q DIFFERS "$work/out"; }
 for flags in "" "--method allgather --accumulate 2 --ignore 0.5" "--method ulysses" "--ulysses-size 2 --recompute" \
     "--layout contiguous --window 5 --cp 2" "--pack --document 101 --prefix 4"; do
     run 4 $cp $nano $flags --verify --ledger --sample 5

@@ -14,7 +14,6 @@ ddp=build/fp32/tiny-ddp
 
 for strategy in ddp zero1 zero2 zero3 fsdp hsdp; do
     run 4 $fsdp $nano --strategy $strategy --verify --ledger --accumulate 2 --ignore 0.5 --sample 5
-    verified() { [ "$status" = 0 ] && grep -q '^verify: PASS' "$work/out" && ! grep -q DIFFERS "$work/out"; }
     verdict "$strategy: verify passes, the ledger agrees" verified
 done
 run 3 build/fp64/tiny-fsdp $nano --recompute --accumulate 4 --accumulate-sharded 0 --reshard 0 --verify --ledger

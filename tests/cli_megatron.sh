@@ -12,7 +12,6 @@ refused "more rows than a collective takes" "--batch 600: 1228800 rows in a micr
 ddp=build/fp32/tiny-ddp
 
 head -c 600 LICENSE | tr "\200-\377" " " > "$work/ascii" # the fixtures have few words
-verified() { [ "$status" = 0 ] && grep -q '^verify: PASS' "$work/out" && ! grep -q DIFFERS "$work/out"; }
 for flags in "--tp 4" "--tp 2 --accumulate 2 --ignore 0.5" "--tp 4 --sp 0" "--tp 2 --overlap-chunks 3 --recompute" "--tp 1"; do
     run 4 $megatron $nano $flags --verify --ledger --sample 5
     verdict "tiny-megatron $flags: verify passes, the ledger agrees" verified

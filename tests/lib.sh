@@ -103,3 +103,6 @@ overlaps() {
 
 # For sed -E: what of a run's output differs between machines. Documents are compared without it.
 differs_by_machine='s/; OPENBLAS_CORETYPE=[A-Za-z]+ is faster//; s/[0-9.]+[kMG]? tok\/s/SPEED/; s/[0-9.]+ GFLOP\/s/RATE/; s/threads: [0-9]+/THREADS/; '
+
+# The last run verified itself, and its ledger had nothing to object to.
+verified() { [ "$status" = 0 ] && grep -q '^verify: PASS' "$work/out" && ! grep -q DIFFERS "$work/out"; }

@@ -259,7 +259,7 @@ static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
     Replicas replicas = {0};
     run.sharded ? sharding_replicas(&run.sharding, &replicas) : ddp_replicas(&run.ddp, &replicas);
     tensor_replicas(&run.tensor, &replicas);
-    if (run.model->experts.count) ddp_replicas(&run.expert_ddp, &replicas);
+    replicas_add(&replicas, &run.model->experts, g->same_experts, EQUAL_SHARDS);
     out.replicas_equal = params_unequal(ours, &kernels, &replicas) == NULL;
 
     Expected expected = case_expected(c);

@@ -37,7 +37,7 @@ int main(int argc, char **argv)
     context_expect(&expected, architecture, &options, order, micro_rows, config->recompute, (int)config->accumulate,
                    config->steps);
     if (*config->show) {
-        if (comm_world_rank() == 0 && !show(config, shape, part.placement, &expected))
+        if (comm_world_rank() == 0 && !show(config, shape, part, &expected))
             context_show_plan(architecture, &options, order);
         return run_finish(0);
     }

@@ -25,7 +25,7 @@ int main(int argc, char **argv)
     ddp_expect(&expected, "dp", &table, options, ranks, config->steps);
     params_free(&table);
     if (*config->show) {
-        if (comm_world_rank() == 0 && !show(config, shape, part.placement, &expected))
+        if (comm_world_rank() == 0 && !show(config, shape, part, &expected))
             ddp_show_plan(&config->architecture, options, config->accumulate);
         return run_finish(0);
     }

@@ -27,7 +27,7 @@ int main(int argc, char **argv)
     sharding_expect(&expected, &table, &options, shape, (int)config->accumulate, config->steps);
     params_free(&table);
     if (*config->show) {
-        if (comm_world_rank() == 0 && !show(config, shape, part.placement, &expected))
+        if (comm_world_rank() == 0 && !show(config, shape, part, &expected))
             sharding_show_plan(&config->architecture, &options, shape, (int)config->accumulate);
         return run_finish(0);
     }

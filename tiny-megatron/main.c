@@ -36,7 +36,7 @@ int main(int argc, char **argv)
     tensor_expect(&expected, &config->architecture, &options, micro_rows, config->recompute, (int)config->accumulate, 1,
                   config->steps);
     if (*config->show) {
-        if (comm_world_rank() == 0 && !show(config, shape, part.placement, &expected))
+        if (comm_world_rank() == 0 && !show(config, shape, part, &expected))
             tensor_show_plan(&config->architecture, &options, shape);
         return run_finish(0);
     }

@@ -91,7 +91,7 @@ static void check_room(const ExpertParallel *p, int layer, int rows)
         for (int from = 0; from < ranks; from++) arrive += rows_between(p, from, to);
         if (arrive > most) most = arrive;
     }
-    fatal("--expert-room: layer %d: %d rows arrive at this rank, and it has room for %d; --expert-room %.2f is needed",
+    fatal("--expert-room: layer %d: %d rows arrive at this rank, and it has room for %d; this takes --expert-room %.2f",
           layer, rows, p->room, (double)most / p->step_rows + 0.005);
 }
 

@@ -44,8 +44,7 @@ int main(int argc, char **argv)
     params_free(&dense);
     params_free(&experts);
     if (*config->show) {
-        if (comm_world_rank() == 0 && !show(config, shape, part.placement, &expected))
-            experts_show_plan(architecture, &options);
+        if (comm_world_rank() == 0 && !show(config, shape, part, &expected)) experts_show_plan(architecture, &options);
         return run_finish(0);
     }
 
@@ -65,7 +64,7 @@ int main(int argc, char **argv)
     model->seams.parameters = seam_chain(&chain, ddp_seam(&expert_ddp), ddp_seam(&ddp));
     Replicas replicas = {0};
     ddp_replicas(&ddp, &replicas);
-    ddp_replicas(&expert_ddp, &replicas);
+    replicas_add(&replicas, &model->experts, same_experts, EQUAL_SHARDS);
     trainer_begin(&t, replicas);
 
     for (long step = 0; step < config->steps; step++) {

@@ -9,7 +9,17 @@
 
 enum { RANKS_DRAWN = 64 };
 
-static void show_mesh(Shape shape)
+/* Experts are dealt over ep neighbours; ranks with the same number among them hold the same experts. */
+static void show_groups_of_experts(int ranks, int ep)
+{
+    printf("%d group%s of %d ranks that hold all experts together; the first is 0 to %d\n", ranks / ep,
+           ranks / ep > 1 ? "s" : "", ep, ep - 1);
+    if (ranks > ep)
+        printf("%d groups of %d ranks that hold the same experts; the first is 0, %d%s\n", ep, ranks / ep, ep,
+               ranks > 2 * ep ? ", ..." : "");
+}
+
+static void show_mesh(Shape shape, int ep)
 {
     int ranks = shape_ranks(shape);
     printf("%d rank%s", ranks, ranks > 1 ? "s:" : "");
@@ -39,6 +49,7 @@ static void show_mesh(Shape shape)
         }
         stride *= size;
     }
+    if (ep > 1) show_groups_of_experts(ranks, ep);
 }
 
 /* --- shards: a table of which ranks hold which rows of each parameter --- */
@@ -128,7 +139,27 @@ static void print_holders(const Holders *h, int n, Shape shape)
     if (shape.size[AXIS_TP] > h->tp) printf(" | %sranks from %d on", sharded ? "tp " : "", RANKS_DRAWN);
 }
 
-static void show_shards(const ModelConfig *model, Shape shape, Placement placement)
+/* The experts of each layer, and who holds which. */
+static void show_experts(const ModelConfig *model, int ep)
+{
+    Params whole = experts_table(model, 1, 0), mine = experts_table(model, ep, 0);
+    int E = model->moe.experts, local = E / ep;
+    for (int n = 0; n < whole.views; n++) {
+        const View *v = &whole.view[n];
+        char text[48];
+        snprintf(text, sizeof text, "[%d, %d, %d]", E, v->rows / E, v->cols);
+        printf("%-50s %14s %12zu  ", v->name, text, v->size);
+        for (int r = 0; r < ep && r < RANKS_DRAWN; r++)
+            printf("%s%d: experts %d to %d", r ? " | " : "", r, r * local, (r + 1) * local - 1);
+        printf("%s\n", ep > RANKS_DRAWN ? " | ..." : "");
+    }
+    printf("%zu parameters of experts; each rank holds %zu. The numbers of ranks are modulo %d\n", whole.count,
+           mine.count, ep);
+    params_free(&whole);
+    params_free(&mine);
+}
+
+static void show_shards(const ModelConfig *model, Shape shape, Placement placement, int ep)
 {
     Params whole = params_table(model);
     Holders h = holders_of(model, shape, placement);
@@ -153,6 +184,7 @@ static void show_shards(const ModelConfig *model, Shape shape, Placement placeme
     if (tp == 1 && h.parts == 1) printf("%zu parameters; every rank holds all of them\n", whole.count);
     holders_free(&h);
     params_free(&whole);
+    if (model->moe.experts) show_experts(model, ep);
 }
 
 static void show_memory(const Expected *expected, Shape shape)
@@ -167,12 +199,12 @@ static void show_memory(const Expected *expected, Shape shape)
     printf("  %-12s %16zu bytes  %10.2f MiB\n", "total", total, (double)total / 1048576);
 }
 
-bool show(const Config *config, Shape shape, Placement placement, const Expected *expected)
+bool show(const Config *config, Shape shape, ModelPart part, const Expected *expected)
 {
     if (strcmp(config->show, "mesh") == 0)
-        show_mesh(shape);
+        show_mesh(shape, config->architecture.moe.experts ? part.experts.ep : 1);
     else if (strcmp(config->show, "shards") == 0)
-        show_shards(&config->architecture, shape, placement);
+        show_shards(&config->architecture, shape, part.placement, part.experts.ep);
     else if (strcmp(config->show, "memory") == 0)
         show_memory(expected, shape);
     else

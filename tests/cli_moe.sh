@@ -1,0 +1,48 @@
+# The command line of tiny-moe. Sourced by run.sh, after cli.sh.
+
+moe=build/fp32/tiny-moe
+nano_moe="--model nano-moe --steps 3 --data LICENSE"
+ddp=$moe # what refused() runs
+refused "ep that does not divide the ranks" "--ep 3: must divide the number of ranks, 4" 4 $nano_moe --ep 3
+refused "ep that does not divide the experts" "--ep 4: must divide the number of experts, 6" 4 $nano_moe --ep 4 --experts 6
+refused "more experts for a row than there are" "--top-k 9: must be at most the model's experts, 8" 2 $nano_moe --top-k 9
+refused "room for less than the balanced load" "--expert-room 0.5: must be at least 1" 2 $nano_moe --expert-room 0.5
+refused "two chunks with a capacity" "--expert-overlap 1: not with --capacity" 2 $nano_moe --expert-overlap 1 --capacity 1
+refused "verify of what depends on the ranks" "--verify: not with --capacity" 2 $nano_moe --verify --capacity 1
+refused "an unknown router" "--router argmax: must be one of softmax|sigmoid" 2 $nano_moe --router argmax
+refused "an unknown balance" "--balance luck: must be one of aux|seq-aux|bias|none" 2 $nano_moe --balance luck
+refused "no expert" "--experts 0: must be a whole number from 1" 2 $nano_moe --experts 0
+ddp=build/fp32/tiny-ddp
+refused "experts in a trainer that has no scheme for them" "--model nano-moe: has experts; tiny-moe trains it" 2 $nano_moe
+
+for flags in "" "--ep 2 --accumulate 2 --ignore 0.5" "--ep 1" "--balance seq-aux --z-loss 0.01 --shared-ff 10 --expert-overlap 1" \
+    "--router sigmoid --balance bias --recompute" "--renormalize 0 --top-k 8 --balance none"; do
+    run 4 build/fp64/tiny-moe $nano_moe $flags --verify --ledger --sample 5
+    verdict "tiny-moe $flags: verify passes, the ledger agrees" verified
+done
+run 4 $moe --model nano --steps 3 --data LICENSE --experts 4 --verify --ledger
+verdict "tiny-moe: a dense preset becomes one of experts" verified
+run 4 build/fp64/tiny-moe --model tests/fixtures/qwen3_moe --seq 20 --batch 4 --data tests/fixtures/qwen3_moe/config.json --steps 2 --verify --device cpu
+verdict "tiny-moe trains a folder of Qwen3-MoE" verified
+run 4 $moe $nano_moe --expert-room 1
+verdict "tiny-moe: too little room ends the job, and names the room that is needed" said 1 "--expert-room: layer [01]: [0-9]* rows arrive at this rank, and it has room for 1152; this takes --expert-room [1-4]\.[0-9]*"
+for layer in 0 1; do # each layer has its own load
+    needed=$(grep -o 'takes --expert-room [0-9.]*' "$work/err" | awk '{print $3}' | sort -n | tail -1)
+    run 4 $moe $nano_moe --expert-room "${needed:-$enough}" --steps 1
+    enough=$needed
+done
+verdict "tiny-moe: with that room the step runs" [ $status = 0 ]
+run 4 $moe $nano_moe --capacity 0.9 --ledger
+verdict "tiny-moe: a capacity drops rows, and the ledger counts them" [ $status = 0 -a "$(awk '/^ledger: layer/ {n += $NF} END {print n}' "$work/out")" -gt 100 ]
+run 4 $moe $nano_moe --steps 1 --log "$work/log" --dump "$work/dump"
+verdict "tiny-moe: the log has the auxiliary loss" grep -q '"loss":5[.0-9]*,"aux":0[.0-9]*' "$work/log"
+run 1 $moe --model nano-moe --show shards --world 4
+verdict "tiny-moe --show shards: who holds which experts" grep -q 'experts.down_proj  *\[8, 16, 12\] .*0: experts 0 to 1 | 1: experts 2 to 3' "$work/out"
+for bug in balance_of_my_rows expert_sum_over_all norm_of_my_shard skip=ep.all_to_all_v.1 skip=edp.all_reduce skip=data.all_reduce.2; do
+    run 4 build/fp64-bugs/tiny-moe $nano_moe --ep 2 --verify --bug $bug
+    verdict "tiny-moe: verify fails under --bug $bug" [ $status = 1 -a "$(grep -c '^verify: FAIL' "$work/out")" = 1 ]
+done
+run 4 build/fp64-debug/tiny-moe $nano_moe --verify --sample 5 --accumulate 2 --ep 2
+verdict "tiny-moe: the debug build finds nothing" [ $status = 0 ]
+run 4 build/fp32-san/tiny-moe $nano_moe --verify --sample 5 --accumulate 2 --expert-overlap 1
+verdict "tiny-moe: the sanitizers find nothing" [ $status = 0 ]
