@@ -54,9 +54,10 @@ const CaseGroups *case_groups(const Case *c)
             *g = make_groups((Shape){{c->tp, c->cp, c->fsdp, c->dp}}, by, world);
             if (shape_size(g->mesh.shape, case_model_axes(c)) > 1)
                 g->model = mesh_group(&g->mesh, case_model_axes(c), "model");
-            if (c->experts.ep > 1) g->model = mesh_experts(&g->mesh, (int)c->experts.ep, "model");
-            g->ep = mesh_experts(&g->mesh, (int)c->experts.ep, "ep");
-            g->same_experts = mesh_same_experts(&g->mesh, (int)c->experts.ep, "edp");
+            int ep = c->experts.ep ? (int)c->experts.ep : 1;
+            if (ep > 1) g->model = mesh_experts(&g->mesh, ep, "model");
+            g->ep = mesh_experts(&g->mesh, ep, "ep");
+            g->same_experts = mesh_same_experts(&g->mesh, ep, "edp");
             g->kv = tensor_kv_group(g->tp, &c->t.model);
             g->context = context_groups(&g->mesh, &c->context);
         }

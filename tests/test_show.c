@@ -21,7 +21,7 @@ static char *shown(Shape shape, Placement placement)
     int kept = dup(STDOUT_FILENO);
     FILE *file = tmpfile();
     CHECK(file && kept >= 0 && dup2(fileno(file), STDOUT_FILENO) >= 0);
-    CHECK(show(&config, shape, placement, &expected));
+    CHECK(show(&config, shape, (ModelPart){.placement = placement}, &expected));
     fflush(stdout);
     CHECK(dup2(kept, STDOUT_FILENO) >= 0);
     close(kept);

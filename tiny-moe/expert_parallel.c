@@ -129,12 +129,14 @@ static int plan(void *self, int layer, int chunk, int *expert_first, const int *
         route->rows += arrive;
     }
     check_room(p, layer, route->rows);
-    int *order = malloc(((size_t)route->rows + (size_t)p->local + 1) * sizeof *order), *host = order + route->rows;
-    if (!order) fatal("out of memory");
-    sort_by_expert(p, order, host);
+    int *order = malloc(((size_t)route->rows + 1) * sizeof *order),
+        *host_first = malloc(((size_t)p->local + 1) * sizeof(int));
+    if (!order || !host_first) fatal("out of memory");
+    sort_by_expert(p, order, host_first);
     p->kernels.upload(route->order, order, (size_t)route->rows * sizeof *order);
-    p->kernels.upload(expert_first, host, (size_t)(p->local + 1) * sizeof *host);
+    p->kernels.upload(expert_first, host_first, (size_t)(p->local + 1) * sizeof *host_first);
     free(order);
+    free(host_first);
     return route->rows;
 }
 

@@ -18,18 +18,15 @@ void router_forward(int *choice, acc *weight, const real *logits, const acc *bia
 {
 #pragma omp parallel for
     for (int i = 0; i < s.rows; i++) {
-        double score[EXPERTS_MAX], total = 0;
+        double score[EXPERTS_MAX], value[EXPERTS_MAX], total = 0;
         bool chosen[EXPERTS_MAX] = {false};
         scores(score, logits + (size_t)i * s.experts, s);
+        for (int e = 0; e < s.experts; e++) value[e] = (double)(acc)score[e] + (bias ? (double)bias[e] : 0);
         for (int j = 0; j < s.top_k; j++) {
-            int best = -1;
-            double best_value = 0;
-            for (int e = 0; e < s.experts; e++) {
-                double value = (double)(acc)score[e] + (bias ? (double)bias[e] : 0);
-                if (chosen[e] || (best >= 0 && !(value > best_value))) continue;
-                best = e;
-                best_value = value;
-            }
+            int best = 0;
+            while (best < s.experts - 1 && chosen[best]) best++; /* k <= E, so one is left */
+            for (int e = best + 1; e < s.experts; e++)
+                if (!chosen[e] && value[e] > value[best]) best = e;
             chosen[best] = true;
             choice[(size_t)i * s.top_k + j] = best;
             total += score[best];
