@@ -43,19 +43,19 @@ static void equals_single_device(void **state)
            CASES * testing_grid(), teams, shared, window, prefix, pack, shortest, no_label, gradient, weight);
 }
 
-/* The steps of the ring, found row by row: which ranks hold the keys that a row of each rank sees? */
-static int steps_by_rows(Cut cut, int seq, Reach reach)
+/* The last step of the ring, found row by row: which ranks hold the keys that a row of each rank sees? */
+static int last_step_by_rows(Cut cut, int seq, Reach reach)
 {
-    int owner[256], n = cut.ranks / cut.sharers, steps = 0;
+    int owner[256], n = cut.ranks / cut.sharers, last = 0;
     for (cut.rank = 0; cut.rank < cut.ranks; cut.rank++)
         for (int i = 0; i < seq / cut.ranks; i++) owner[cut_place(cut, seq, i)] = cut.rank / cut.sharers;
     for (int row = 0; row < seq; row++)
         for (int key = 0; key < seq; key++) {
             if (key < row - reach.back || key > row + reach.ahead) continue;
             int step = (owner[row] - owner[key] + n) % n;
-            steps = step > steps ? step : steps;
+            last = step > last ? step : last;
         }
-    return steps;
+    return last;
 }
 
 static void ring_ends_when_no_row_needs_more(void **state)
@@ -66,13 +66,16 @@ static void ring_ends_when_no_row_needs_more(void **state)
         for (int sharers = 1; sharers <= ranks; sharers++)
             for (int layout = 0; layout < 2 && ranks % sharers == 0; layout++) {
                 Cut cut = {.ranks = ranks, .sharers = sharers, .layout = (Layout)layout};
+                ContextOptions options = {
+                    .cp = ranks, .ulysses_size = sharers, .layout = layout == LAYOUT_ZIGZAG ? "zigzag" : "contiguous"};
                 int seq = 2 * cut_multiple(cut);
                 for (int window = 0; window <= seq; window++)
                     for (int prefix = 0; prefix <= seq; prefix += 3) {
-                        Reach reach = data_reach((DataOrder){.seq = seq, .window = window, .prefix = prefix});
-                        int steps = context_ring_steps(cut, seq, reach);
-                        assert_int_equal(steps, steps_by_rows(cut, seq, reach));
-                        shorter += steps < ranks / sharers - 1;
+                        DataOrder order = {.seq = seq, .window = window, .prefix = prefix};
+                        int last = context_last_step(cut, seq, data_reach(order));
+                        assert_int_equal(last, last_step_by_rows(cut, seq, data_reach(order)));
+                        assert_int_equal(last, context_expected_last_step(&options, order));
+                        shorter += last < ranks / sharers - 1;
                     }
             }
     assert_true(shorter > 50);
