@@ -120,7 +120,10 @@ void context_show_plan(const ModelConfig *m, const ContextOptions *o, DataOrder 
     bool ring = strcmp(o->method, "allgather") != 0;
     char text[80];
     printf("plan of attention in one layer, with what a rank sends for one sequence of %d rows; ", order.seq);
-    printf(U > 1 ? "%d team%s of %d ranks\n" : "%d rank%s\n", R, R > 1 ? "s" : "", U);
+    if (U > 1)
+        printf("%d team%s of %d ranks\n", R, R > 1 ? "s" : "", U);
+    else
+        printf("%d rank%s\n", R, R > 1 ? "s" : "");
     for (int back = 0; back < 2; back++) {
         const char *when = back ? "backward" : "forward";
         if (U > 1) comm_line(when, "all_to_all: rows for heads", "ulysses", COMM_ALL_TO_ALL, qkv, U);
