@@ -24,12 +24,13 @@ static void equals_single_device(void **state)
     (void)state;
     Random r = {.seed = 101};
     double gradient = 0, weight = 0;
-    int teams = 0, shared = 0, window = 0, prefix = 0, pack = 0, shortest = 0, no_label = 0;
+    int ring = 0, teams = 0, shared = 0, window = 0, prefix = 0, pack = 0, shortest = 0, no_label = 0;
     for (int i = 0; i < CASES * testing_grid(); i++) {
         Case c = random_context_case(&r, i);
         Outcome out = check_case(&c, i, FIRST);
         gradient = fmax(gradient, out.gradient);
         weight = fmax(weight, out.weight);
+        ring += c.cp > c.context.ulysses_size && strcmp(c.context.method, "allgather") != 0;
         teams += c.context.ulysses_size > 1 && c.context.ulysses_size < c.cp;
         shared += c.t.model.kv_heads < c.context.ulysses_size;
         window += c.t.window > 0;
@@ -38,9 +39,10 @@ static void equals_single_device(void **state)
         shortest += c.t.seq == cut_multiple(context_cut(&c.context));
         no_label += c.t.ignore == 1;
     }
-    printf("%d configurations (teams in %d, shared kv heads in %d, windows in %d, prefixes in %d, documents in %d, the "
+    printf("%d configurations (ring.c in %d, teams in %d, shared kv heads in %d, windows in %d, prefixes in %d, "
+           "documents in %d, the "
            "shortest sequence in %d, no label in %d): gradients off by at most %.1e, weights after two steps by %.1e\n",
-           CASES * testing_grid(), teams, shared, window, prefix, pack, shortest, no_label, gradient, weight);
+           CASES * testing_grid(), ring, teams, shared, window, prefix, pack, shortest, no_label, gradient, weight);
 }
 
 /* The last step of the ring, found row by row: which ranks hold the keys that a row of each rank sees? */
