@@ -31,6 +31,10 @@ for flags in "--cp 4" "--cp 4 --method ulysses" "--cp 2 --method allgather --win
 done
 run 4 build/fp64/tiny-cp $nano --seq 64 --layout contiguous --window 16 --ledger
 verdict "a window ends the ring with step 1" [ "$(grep 'cp  *send_receive' "$work/out" | awk '{print $4}')" = 24 ]
+for flags in "--layout contiguous" "--method ulysses" "--ulysses-size 2"; do
+    run 4 $cp $nano $flags --ledger # 3 steps of 48 sequences; a row of 48 sees the keys before it and its own
+    verdict "tiny-cp $flags: the ranks' pairs add up to all" [ "$(awk '/^  rank [0-9]*: / { sum += $3 } END { print sum }' "$work/out")" = $((3 * 48 * 48 * 49 / 2)) ]
+done
 for flags in "" "--method allgather" "--method ulysses" "--ulysses-size 2"; do
     $cp --show plan --world 4 $nano --seq 1024 --batch 1 $flags > "$work/plan"
     run 4 $cp $nano --seq 1024 --batch 1 --steps 1 $flags --ledger # nano has two layers

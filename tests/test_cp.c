@@ -72,7 +72,7 @@ static void ring_ends_when_no_row_needs_more(void **state)
                     .cp = ranks, .ulysses_size = sharers, .layout = layout == LAYOUT_ZIGZAG ? "zigzag" : "contiguous"};
                 int seq = 2 * cut_multiple(cut);
                 for (int window = 0; window <= seq; window++)
-                    for (int prefix = 0; prefix <= seq; prefix += 3) {
+                    for (int prefix = 0; prefix <= seq; prefix += prefix < 2 ? 1 : 3) {
                         DataOrder order = {.seq = seq, .window = window, .prefix = prefix};
                         int last = context_last_step(cut, seq, data_reach(order));
                         assert_int_equal(last, last_step_by_rows(cut, seq, data_reach(order)));
@@ -83,7 +83,65 @@ static void ring_ends_when_no_row_needs_more(void **state)
     assert_true(shorter > 50);
 }
 
+/* Blocks travel while a rank attends. Rank 0 sends its block only after rank 1 has begun to attend to its own; a method that
+ * waits for the block first never ends. */
+static Group *pair;
+
+static void meet_rank_0(unsigned flags)
+{
+    if (group_rank(pair) == 1 && (flags & ATTENTION_FIRST)) comm_barrier(pair);
+}
+
+static void attend(real *out, acc *fold, acc *lse, const real *q, const real *k, const real *v, AttentionShape shape)
+{
+    (void)out, (void)fold, (void)lse, (void)q, (void)k, (void)v;
+    meet_rank_0(shape.flags);
+}
+
+static void attend_backward(real *dq, acc *dq_fold, real *dk, real *dv, acc *dk_fold, acc *dv_fold, acc *dot,
+                            const real *dout, const real *out, const acc *lse, const real *q, const real *k,
+                            const real *v, AttentionShape shape)
+{
+    (void)dq, (void)dq_fold, (void)dk, (void)dv, (void)dk_fold, (void)dv_fold, (void)dot, (void)dout, (void)out;
+    (void)lse, (void)q, (void)k, (void)v;
+    meet_rank_0(shape.flags);
+}
+
+static void blocks_travel_meanwhile(void **state)
+{
+    (void)state;
+#ifdef DEBUG
+    skip(); /* a debug build waits for all ranks before a collective starts */
+#endif
+    enum { ROWS = 4, D = 2, BLOCK = 2 * ROWS * D };
+    real qkv[ROWS * 3 * D] = {0}, out[ROWS * D] = {0}, dqkv[ROWS * 3 * D], kv[3 * BLOCK];
+    acc lse[ROWS], dot[ROWS], dkv[3 * BLOCK];
+    int id[2 * ROWS] = {0}, interval[ROWS] = {0};
+    Queries q = {ROWS, 1, 1, D, qkv, qkv + D, qkv + 2 * D, 3 * D, interval, interval};
+    pair = group_split(comm_world(), comm_world_rank() < 2 ? 0 : -1, "pair");
+    ContextParallel c = {.kernels = kernels_cpu(),
+                         .teams = first_ranks(2),
+                         .cut = {.ranks = 2, .sharers = 1},
+                         .seq = 2 * ROWS,
+                         .reach = {.back = 2 * ROWS - 1},
+                         .rows_max = ROWS,
+                         .blocks = 1,
+                         .id = id,
+                         .kv = {kv, kv + 2 * BLOCK},
+                         .dkv = {dkv, dkv + 2 * BLOCK}};
+    c.kernels.attention_forward = attend;
+    c.kernels.attention_backward = attend_backward;
+    const Method methods[] = {method_ring, method_allgather};
+    for (int m = 0; m < 2 && pair; m++) {
+        if (group_rank(pair) == 0) comm_barrier(pair);
+        methods[m].forward(&c, out, lse, &q);
+        if (group_rank(pair) == 0) comm_barrier(pair);
+        methods[m].backward(&c, dqkv, dot, out, out, lse, &q);
+    }
+}
+
 static const struct CMUnitTest tests[] = {
+    cmocka_unit_test(blocks_travel_meanwhile),
     cmocka_unit_test(ring_ends_when_no_row_needs_more),
     cmocka_unit_test(equals_single_device),
 };

@@ -259,7 +259,6 @@ ContextParallel context_create(Model *model, ContextGroups groups, const Context
                          .kv_heads = m->kv_heads,
                          .head_dim = m->head_dim};
     int U = c.cut.sharers, R = c.cut.ranks / U;
-    c.cut.rank = group_rank(groups.teams) * U + group_rank(groups.team);
     bool ring = strcmp(options->method, "allgather") != 0;
     c.method = R == 1 ? method_local : ring ? method_ring : method_allgather;
     c.blocks = U > 1 && rows > order.seq / c.cut.ranks ? U : 1; /* one sequence: its team's rows are in order */
