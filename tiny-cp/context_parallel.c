@@ -126,8 +126,8 @@ static void attend(ContextParallel *c, real *out, acc *lse, const Queries *q, in
 {
     for (int b = 0; b < c->blocks; b++) {
         AttentionShape shape = shape_of(c, q, keys, b, kv_stride, flags);
-        if (!(shape.flags & ATTENTION_FIRST) &&
-            BUG(lse_not_merged)) /* the mistake: exp(lse) = 1 for all earlier blocks */
+        bool first = shape.flags & ATTENTION_FIRST;
+        if (!first && BUG(lse_not_merged)) /* the mistake: all blocks before weigh exp(0) */
             c->kernels.fill(lse, 0, (size_t)q->rows * (size_t)q->heads * sizeof *lse);
         size_t at = (size_t)b * (size_t)shape.keys * kv_stride;
         c->kernels.attention_forward(out, c->fold, lse, q->q, k + at, v + at, shape);

@@ -59,9 +59,9 @@ const char *context_check_model(const ContextOptions *o, const ModelConfig *slic
 int context_expected_last_step(const ContextOptions *o, DataOrder order)
 {
     int R = (int)(o->cp / o->ulysses_size), team_rows = order.seq / R;
-    bool both_ways = order.prefix > 1 || (strcmp(o->layout, "zigzag") == 0 && order.window != 1);
-    if (both_ways || !order.window)
-        return R - 1; /* both_ways: a rank needs the block of the next rank, which comes last */
+    /* Does a team see keys of the next team? That block comes last. */
+    bool sees_next = order.prefix > 1 || (strcmp(o->layout, "zigzag") == 0 && order.window != 1);
+    if (sees_next || !order.window) return R - 1;
     int blocks = (order.window - 1 + team_rows - 1) / team_rows; /* that the first row of a team sees before its own */
     return blocks < R - 1 ? blocks : R - 1;
 }

@@ -4,9 +4,9 @@
  *   zigzag                         0 0 1 1 1 1 0 0
  *
  * Under a causal mask a late row sees more keys than an early one. A contiguous cut gives the last rank most of the
- * work. Zigzag on R ranks cuts a sequence into 2 R chunks and gives rank r the chunks r and 2 R - 1 - r. Then each rank
- * has the work of two chunks x chunk for the keys of any rank (docs/tiny-cp.md counts them). See "The Llama 3 Herd of
- * Models", 2024; Brandon et al., "Striped Attention", 2023, balance a ring by stripes instead.
+ * work. Zigzag on R ranks cuts a sequence into 2 R chunks and gives rank r the chunks r and 2 R - 1 - r. Then every rank
+ * has the work of 2 chunk x chunk squares with the keys of each rank; docs/tiny-cp.md counts them. See "The Llama 3
+ * Herd of Models", 2024; Brandon et al., "Striped Attention", 2023, balance a ring by stripes instead.
  *
  * With `sharers` = U > 1, U neighbouring ranks form a team. The sequence is dealt to the R = ranks / U teams; each member
  * holds an equal part of its team's rows, in order.
