@@ -30,10 +30,25 @@ for flags in "--cp 4" "--cp 4 --method ulysses" "--cp 2 --method allgather --win
     verdict "four ranks that share a sequence write what one writes: $flags" [ "$(wc -c < "$work/text-of-four")" -gt 39 -a "$(grep -v '^step\|^model\|^data\|^mesh' "$work/out")" = "$(cat "$work/text-of-four")" ]
 done
 run 4 build/fp64/tiny-cp $nano --seq 64 --layout contiguous --window 16 --ledger
-verdict "a window ends the ring after one step" [ "$(grep 'cp  *send_receive' "$work/out" | awk '{print $4}')" = 24 ]
+verdict "a window ends the ring with step 1" [ "$(grep 'cp  *send_receive' "$work/out" | awk '{print $4}')" = 24 ]
+for flags in "--layout contiguous" "--method ulysses" "--ulysses-size 2"; do
+    run 4 $cp $nano $flags --ledger # 3 steps of 48 sequences; a row of 48 sees the keys before it and its own
+    verdict "tiny-cp $flags: the ranks' pairs add up to all" [ "$(awk '/^  rank [0-9]*: / { sum += $3 } END { print sum }' "$work/out")" = $((3 * 48 * 48 * 49 / 2)) ]
+done
+for flags in "" "--method allgather" "--method ulysses" "--ulysses-size 2"; do
+    $cp --show plan --world 4 $nano --seq 1024 --batch 1 $flags > "$work/plan"
+    run 4 $cp $nano --seq 1024 --batch 1 --steps 1 $flags --ledger # nano has two layers
+    verdict "tiny-cp $flags: the plan has the bytes of the ledger" [ "$(awk '/KiB/ { sum += $(NF - 1) } END { print 2 * 1024 * sum }' "$work/plan")" = "$(awk '$2 == "cp" || $2 == "ulysses" { sum += $6 } END { print sum }' "$work/out")" ]
+done
+mkdir -p build/exercise
+awk '/^<!-- file my_ring.c -->/ { found = 1; next } found && /^```$/ { exit } found && !/^```/' tiny-cp/README.md > build/exercise/my_ring.c
+mine=build/fp64-debug/obj/build/exercise/my_ring.o
+rm -f $mine
+make --no-print-directory CUDA=0 PRECISION=fp64 DEBUG=1 $mine > "$work/out" 2> "$work/err"
+verdict "the skeleton of my_ring.c compiles" [ -s $mine ]
 for bug in shift_after_cut local_positions lse_not_merged skip=cp.send_receive.1 skip=dp.all_reduce; do
     run 4 build/fp64-bugs/tiny-cp $nano --verify --bug $bug
-    verdict "tiny-cp: verify fails under --bug $bug" [ $status = 1 ]
+    verdict "tiny-cp: verify says FAIL under --bug $bug" grep -q '^verify: FAIL' "$work/out"
 done
 run 4 build/fp64-debug/tiny-cp $nano --verify --sample 5 --accumulate 2 --ulysses-size 2
 verdict "tiny-cp: the debug build finds nothing" [ $status = 0 ]

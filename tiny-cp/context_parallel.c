@@ -61,8 +61,8 @@ SequenceSeam context_seam(ContextParallel *c)
 
 int context_owner(const ContextParallel *c, int step)
 {
-    int n = team_count(c);
-    return (group_rank(c->teams) - step + n) % n;
+    int R = team_count(c);
+    return (group_rank(c->teams) - step + R) % R;
 }
 
 static bool teams_meet(Cut cut, int seq, Reach reach, int team, int keys)
@@ -92,13 +92,13 @@ static unsigned flags_of(const ContextParallel *c, int step)
     return (step == 0 ? ATTENTION_FIRST : 0u) | (step == last ? ATTENTION_LAST : 0u);
 }
 
-int context_ring_steps(Cut cut, int seq, Reach reach)
+int context_last_step(Cut cut, int seq, Reach reach)
 {
-    int n = cut.ranks / cut.sharers, steps = 0;
-    for (int team = 0; team < n; team++)
-        for (int s = 1; s < n; s++)
-            if (teams_meet(cut, seq, reach, team, (team - s + n) % n) && s > steps) steps = s;
-    return steps;
+    int R = cut.ranks / cut.sharers, last = 0;
+    for (int team = 0; team < R; team++)
+        for (int s = 1; s < R; s++)
+            if (s > last && teams_meet(cut, seq, reach, team, (team - s + R) % R)) last = s;
+    return last;
 }
 
 /* Block b of the keys of a team: the ids ascend within it. */
@@ -126,7 +126,9 @@ static void attend(ContextParallel *c, real *out, acc *lse, const Queries *q, in
 {
     for (int b = 0; b < c->blocks; b++) {
         AttentionShape shape = shape_of(c, q, keys, b, kv_stride, flags);
-        if (BUG(lse_not_merged)) shape.flags |= ATTENTION_FIRST;
+        bool first = shape.flags & ATTENTION_FIRST;
+        if (!first && BUG(lse_not_merged)) /* the mistake: all blocks before weigh exp(0) */
+            c->kernels.fill(lse, 0, (size_t)q->rows * (size_t)q->heads * sizeof *lse);
         size_t at = (size_t)b * (size_t)shape.keys * kv_stride;
         c->kernels.attention_forward(out, c->fold, lse, q->q, k + at, v + at, shape);
         comm_progress();
@@ -216,14 +218,14 @@ Cut context_cut(const ContextOptions *options)
 /* The ids of the rows of all ranks. They count the rows of a micro-step's sequences, so they are always the same. */
 static int *ids_of_all(const ContextParallel *c)
 {
-    int ranks = c->cut.ranks, n = c->rows_max, kept = c->seq / ranks;
-    int *host = malloc((size_t)ranks * (size_t)n * sizeof *host);
-    int *id = memory_alloc((size_t)ranks * (size_t)n * sizeof *id, MEMORY_BUFFERS);
-    if (!host) fatal("out of memory for %d ids", ranks * n);
+    int ranks = c->cut.ranks, N = c->rows_max, kept = c->seq / ranks;
+    int *host = malloc((size_t)ranks * (size_t)N * sizeof *host);
+    int *id = memory_alloc((size_t)ranks * (size_t)N * sizeof *id, MEMORY_BUFFERS);
+    if (!host) fatal("out of memory for %d ids", ranks * N);
     Cut cut = c->cut;
     for (cut.rank = 0; cut.rank < ranks; cut.rank++)
-        for (int i = 0; i < n; i++) host[cut.rank * n + i] = i / kept * c->seq + cut_place(cut, c->seq, i % kept);
-    c->kernels.upload(id, host, (size_t)ranks * (size_t)n * sizeof *id);
+        for (int i = 0; i < N; i++) host[cut.rank * N + i] = i / kept * c->seq + cut_place(cut, c->seq, i % kept);
+    c->kernels.upload(id, host, (size_t)ranks * (size_t)N * sizeof *id);
     free(host);
     return id;
 }
@@ -257,18 +259,17 @@ ContextParallel context_create(Model *model, ContextGroups groups, const Context
                          .kv_heads = m->kv_heads,
                          .head_dim = m->head_dim};
     int U = c.cut.sharers, R = c.cut.ranks / U;
-    c.cut.rank = group_rank(groups.teams) * U + group_rank(groups.team);
     bool ring = strcmp(options->method, "allgather") != 0;
     c.method = R == 1 ? method_local : ring ? method_ring : method_allgather;
     c.blocks = U > 1 && rows > order.seq / c.cut.ranks ? U : 1; /* one sequence: its team's rows are in order */
 
-    size_t n = (size_t)rows, M = n * (size_t)U, D = (size_t)m->head_dim, H = (size_t)m->heads, K = (size_t)m->kv_heads;
+    size_t N = (size_t)rows, M = N * (size_t)U, D = (size_t)m->head_dim, H = (size_t)m->heads, K = (size_t)m->kv_heads;
     size_t h = H / (size_t)U, k = K > (size_t)U ? K / (size_t)U : U > 1 ? 1 : K;
     if (c.cut.ranks > 1) c.id = ids_of_all(&c);
     if (U > 1) {
         c.sent = buffer(M * (h + 2 * k) * D, sizeof(real));
         c.received = buffer(M * (3 * h + 2 * k) * D, sizeof(real));
-        if (K < (size_t)U) c.shared = buffer(n * D, sizeof(acc));
+        if (K < (size_t)U) c.shared = buffer(N * D, sizeof(acc));
     }
     if (R > 1 || c.blocks > 1) c.fold = buffer(M * h * D, sizeof(acc));
     if (R > 1) {

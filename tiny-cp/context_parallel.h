@@ -6,22 +6,22 @@
  * Invariant: after attention, a row has attended to all keys that its interval allows, whichever rank held them. The
  * model's other operations never see that a sequence is cut.
  *
- * Three ways to bring queries to keys; n = rows of this rank, H query heads and K kv heads of size D:
+ * Three ways to bring queries to keys (N rows of this rank, H heads and K kv heads of size D, as in kernels.h):
  *
  *   ring        keys and values travel round the ranks. While a rank folds one block into its result, the next block is
- *               on its way. In the backward pass the gradients of a block travel with it, and come home at the end.
+ *               on its way. In the backward pass the gradients of a block travel behind it, and come home at the end.
  *   allgather   each rank gathers all keys and values, and keeps its queries. The gradients of keys and values are
  *               reduce-scattered. Simple, and cheap where K is much smaller than H.
  *   ulysses     an all-to-all turns "all heads of some rows" into "some heads of all rows"; another one turns the result
  *               back. Each rank computes ordinary attention for its heads.
  *
  * Teams join them: --ulysses-size U neighbouring ranks form a team that exchanges rows for heads; ring or allgather runs
- * between the R = cp / U teams. --method ulysses is one team. A team has M = U n rows; each of its ranks attends for
- * h = H / U query heads and k = max(K / U, 1) kv heads of all of them.
+ * between the R = cp / U teams, on the group "cp": one rank of each team. --method ulysses is one team. A team has
+ * M = U N rows; each of its ranks attends for h = H / U heads and k = max(K / U, 1) kv heads of all of them.
  *
- * Communication per layer and micro-step and rank; w = sizeof(real), g = sizeof(acc), S = ring steps = R - 1, or fewer
- * under a sliding window with the contiguous layout. A rank sends (R-1)/R of the size of an all-gather, reduce-scatter
- * or all-to-all; a send_receive is sent whole.
+ * Communication per layer and micro-step and rank; w = sizeof(real), g = sizeof(acc). The ring has the steps 0 to S, with
+ * S = R - 1, or less under a sliding window with the contiguous layout. In a group of G ranks a rank sends (G-1)/G of the
+ * size of an all-gather, reduce-scatter or all-to-all; a send_receive is sent whole.
  *
  *   U > 1       forward 2 all-to-alls: M (h + 2k) D w and M h D w. Backward 4: M (h + 2k) D w twice, M h D w twice.
  *   ring        forward S send_receives of 2 M k D w. Backward S of 2 M k D w and, if S > 0, S + 1 of 2 M k D g.
@@ -34,8 +34,8 @@
  *
  *   ring        two blocks of keys and values, 4 M k D w; two of their gradients, 4 M k D g; the fold, M h D g
  *   allgather   2 (R + 1) M k D w; 2 (R + 1) M k D g; the fold
- *   U > 1       M (h + 2k) D w to send, M (3h + 2k) D w to receive; n D g if K < U
- *   cp > 1      the ids of the rows of all ranks, cp n int
+ *   U > 1       M (h + 2k) D w to send, M (3h + 2k) D w to receive; N D g if K < U
+ *   cp > 1      the ids of the rows of all ranks, cp N int
  *
  * Methods: Liu et al., "Ring Attention with Blockwise Transformers for Near-Infinite Context", 2023; Jacobs et al.,
  * "DeepSpeed Ulysses", 2023; Fang and Zhao, "USP: A Unified Sequence Parallelism Approach", 2024, for teams; "The Llama 3
@@ -59,7 +59,7 @@ typedef struct {
 /* The groups along cp. */
 typedef struct {
     Group *team;  /* this rank's team; its ranks are neighbours */
-    Group *teams; /* this rank and its peers in the other teams: the ring */
+    Group *teams; /* R ranks: this one and its peers in the other teams */
 } ContextGroups;
 
 /* What this rank attends for: q | k | v side by side, of its rows and all heads, or of its team's rows and some heads. */
@@ -88,12 +88,12 @@ struct ContextParallel {
     Cut cut;
     int seq;
     Reach reach;
-    int rows_max;                  /* n at most */
+    int rows_max;                  /* N at most */
     int blocks;                    /* calls of the kernel for the keys of one team: their ids ascend within a block */
     int heads, kv_heads, head_dim; /* H, K, D of this rank's slice of the model */
     int *id;                       /* [cp, rows_max]  the ids of each rank's rows */
     real *sent, *received;         /* all-to-all, if U > 1 */
-    acc *shared;                   /* [n, D]  gradients of a kv head that several ranks of the team share; if K < U */
+    acc *shared;                   /* [N, D]  gradients of a kv head that several ranks of the team share; if K < U */
     acc *fold;                     /* [M, h D]  attention's running result between blocks */
     real *kv[2];                   /* ring: blocks [M, 2 k D]; allgather: [R, M, 2 k D] and one block */
     acc *dkv[2];                   /* their gradients, each block dk [M, k D], then dv [M, k D] */
@@ -121,8 +121,11 @@ size_t context_block_size(const Queries *q);
 /* The team whose block is attended at step s: this rank's own at step 0, then that of the team before it, and so on. */
 int context_owner(const ContextParallel *c, int step);
 
-/* Folds the block of step `step` into out and lse, or does nothing if no query sees a key of it. Call for steps 0, 1, ...
- * in order, at least to the last step whose block a query sees. */
+/* The last step at which any rank needs a block: R - 1, or less. The same on all ranks. */
+int context_last_step(Cut cut, int seq, Reach reach);
+
+/* Folds the block of step `step` into the running result, or does nothing if no query sees a key of it. The last step that
+ * this rank needs writes `out`. Call for steps 0, 1, ... in order, at least to context_last_step. */
 void context_attend(ContextParallel *c, real *out, acc *lse, const Queries *q, int step, const real *block);
 
 /* The gradient through that block, with the same order of calls: dkv adds the block's own, dqkv gets the queries'. */
@@ -139,15 +142,15 @@ void context_unpack(ContextParallel *c, real *dqkv, real *block, const acc *dkv,
 
 /* The heads of this rank for all rows of the team, in c->received. */
 Queries ulysses_enter(ContextParallel *c, const real *qkv, const Rows *rows);
-/* attended[n, H D] from the rows of this rank and all heads, of out[M, h D] = c->sent. */
+/* attended[N, H D] from the rows of this rank and all heads, of out[M, h D] = c->sent. */
 void ulysses_leave(ContextParallel *c, real *attended, int rows);
 /* Exchanges out and dout like queries: pointers to [M, h D] each. */
 void ulysses_enter_outputs(ContextParallel *c, const real **out, const real **dout, const real *attended,
                            const real *dattended, int rows);
-/* dqkv[n, (H + 2K) D] from c->sent[M, (h + 2k) D]. */
+/* dqkv[N, (H + 2K) D] from c->sent[M, (h + 2k) D]. */
 void ulysses_leave_gradients(ContextParallel *c, real *dqkv, int rows);
 
-/* --- context_plan.c: the flags, the formulas, and the schedule, all from the configuration alone --- */
+/* --- context_plan.c: the flags, the formulas, and the schedule --- */
 
 OptionTable context_options(ContextOptions *options);
 
@@ -158,16 +161,16 @@ const char *context_check(ContextOptions *options, int ranks);
  * or the heads cannot be cut so, or if a micro-step has too many rows for one collective. */
 const char *context_check_model(const ContextOptions *options, const ModelConfig *slice, long seq, long rows);
 
-/* Steps of the ring after its first: R - 1, or fewer if no rank needs the later ones. */
-int context_ring_steps(Cut cut, int seq, Reach reach);
+/* The ring's last step by formula. The tests compare it with context_last_step, which looks at every pair of teams. */
+int context_expected_last_step(const ContextOptions *options, DataOrder order);
 
 /* Adds this scheme's communication and buffers to what --ledger expects: `steps` steps of `accumulate` micro-steps of
  * `rows` rows on this rank. `slice`: the model's constants on one rank along tp. */
 void context_expect(Expected *expected, const ModelConfig *slice, const ContextOptions *options, DataOrder order,
                     int rows, bool recompute, int accumulate, long steps);
 
-/* Prints one layer's compute and collectives (--show plan). */
+/* Prints one layer's compute and collectives, with the bytes that --ledger counts (--show plan). */
 void context_show_plan(const ModelConfig *model, const ContextOptions *options, DataOrder order);
 
-/* [all ranks] Prints each rank's share of attention's work: `pairs` of a query and a key. */
+/* [all ranks] Prints each rank's share of attention's work: the `pairs` of a query and a key that it has counted. */
 void context_print_work(double pairs);

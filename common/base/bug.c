@@ -59,10 +59,11 @@ static const struct {
     [BUG_local_positions] = {"local_positions", "tiny-cp",
                              "RoPE turns by the place of a row on its rank instead of its place in the sequence",
                              "test_cp_bugs: the loss; --verify"},
-    [BUG_lse_not_merged] = {"lse_not_merged", "tiny-cp",
-                            "each block of keys is normalized by its own softmax, and replaces the result of the "
-                            "blocks before it",
-                            "test_cp_bugs: the loss; --verify"},
+    [BUG_lse_not_merged] =
+        {"lse_not_merged", "tiny-cp",
+         "attention loses the running log-sum-exp between blocks of keys: each block is merged as if "
+         "the exponentials of all blocks before it had the sum 1",
+         "test_cp_bugs: the loss; --verify"},
     [BUG_balance_of_my_rows] = {"balance_of_my_rows", "tiny-moe",
                                 "each rank computes the balance loss from the choices of its own rows: the mean of the "
                                 "ranks' losses is not the loss of all rows, because it is a product of two means",

@@ -4,12 +4,12 @@
  *   zigzag                         0 0 1 1 1 1 0 0
  *
  * Under a causal mask a late row sees more keys than an early one. A contiguous cut gives the last rank most of the
- * work. Zigzag cuts a sequence into 2 R chunks and gives rank r the chunks r and 2 R - 1 - r: an early one and a late
- * one, so all ranks have equal work ("The Llama 3 Herd of Models", 2024; Brandon et al., "Striped Attention", 2023,
- * balance a ring by stripes instead).
+ * work. Zigzag on R ranks cuts a sequence into 2 R chunks and gives rank r the chunks r and 2 R - 1 - r. Then every rank
+ * has the work of 2 chunk x chunk squares with the keys of each rank; docs/tiny-cp.md counts them. See "The Llama 3
+ * Herd of Models", 2024; Brandon et al., "Striped Attention", 2023, balance a ring by stripes instead.
  *
- * With `sharers` > 1, so many neighbouring ranks form a team. The sequence is dealt to the teams; each member holds an
- * equal part of its team's rows, in order.
+ * With `sharers` = U > 1, U neighbouring ranks form a team. The sequence is dealt to the R = ranks / U teams; each member
+ * holds an equal part of its team's rows, in order.
  */
 #pragma once
 
@@ -17,7 +17,7 @@ typedef enum { LAYOUT_ZIGZAG, LAYOUT_CONTIGUOUS } Layout;
 
 typedef struct {
     int ranks, rank; /* along cp; ranks 0 means 1: nothing is cut */
-    int sharers;     /* ranks of a team; 0 means 1 */
+    int sharers;     /* U, ranks of a team; 0 means 1 */
     Layout layout;
 } Cut;
 
