@@ -33,6 +33,7 @@ static void stop_if_not_finite(Trainer *t, long step, double loss, double norm)
     const char *kept = isfinite(norm) ? "" : "the weights stay as they were, and ";
     if (comm_world_rank() == 0)
         fprintf(stderr, "step %ld: %s is %f; %sall ranks stop\n", step + 1, what, isfinite(loss) ? norm : loss, kept);
+    verify_report(t->verify);
     metrics_close(&t->metrics);
     exit(run_finish(1));
 }

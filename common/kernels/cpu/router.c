@@ -23,10 +23,9 @@ void router_forward(int *choice, acc *weight, const real *logits, const acc *bia
         scores(score, logits + (size_t)i * s.experts, s);
         for (int e = 0; e < s.experts; e++) value[e] = (double)(acc)score[e] + (bias ? (double)bias[e] : 0);
         for (int j = 0; j < s.top_k; j++) {
-            int best = 0;
-            while (best < s.experts - 1 && chosen[best]) best++; /* k <= E, so one is left */
-            for (int e = best + 1; e < s.experts; e++)
-                if (!chosen[e] && value[e] > value[best]) best = e;
+            int best = 0; /* as k <= E, one of the rest is better than an expert that is chosen */
+            for (int e = 1; e < s.experts; e++)
+                if (!chosen[e] && (chosen[best] || value[e] > value[best])) best = e;
             chosen[best] = true;
             choice[(size_t)i * s.top_k + j] = best;
             total += score[best];
