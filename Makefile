@@ -101,7 +101,7 @@ WITHOUT_CUDA := common/kernels/no_cuda.c common/comm/no_nccl.c
 WITH_CUDA := common/kernels/marks_cuda.c common/comm/comm_nccl.c common/comm/comm_host_path.c
 COMMON := $(filter-out $(WITHOUT_CUDA) $(WITH_CUDA) common/kernels/no_cpu.c,$(wildcard common/*/*.c)) \
           $(if $(filter bf16,$(PRECISION)),common/kernels/no_cpu.c,$(CPU_KERNELS)) $(if $(HAVE_CUDA),$(WITH_CUDA),$(WITHOUT_CUDA))
-CUDA_KERNELS := $(if $(HAVE_CUDA),$(filter-out $(if $(HAVE_FLASH),,$(GPU)/attention_flash%),$(wildcard $(GPU)/*.cu)))
+CUDA_KERNELS := $(if $(HAVE_CUDA),$(filter-out $(if $(HAVE_FLASH),,$(GPU)/attention_flash% $(GPU)/grouped_tensor%),$(wildcard $(GPU)/*.cu)))
 # What each trainer links beside its main.c; a student's SRC in place of what it REPLACES.
 mine = $(if $(SRC),$(patsubst $(or $(REPLACES),tiny-ddp/ddp.c),$(SRC),$(1)),$(1))
 SOURCES_tiny-ddp := $(call mine,tiny-ddp/ddp.c tiny-ddp/ddp_plan.c)
@@ -186,8 +186,8 @@ $(OBJ)/reference/%.o: $(CPU)/%.c $(OUT)/flags
 $(OBJ)/reference.o: $(REFERENCE)
 	@echo "  LD      $@"
 	$(Q)ld -r $^ -o $@ && objcopy --redefine-sym kernels_cpu=reference_kernels $@ && objcopy --keep-global-symbol=reference_kernels $@
-$(OUT)/test_cuda $(OUT)/test_cuda_attention: $(OBJ)/reference.o
-$(OUT)/test_cuda $(OUT)/test_cuda_attention $(OUT)/test_cuda_model: $(OBJ)/tests/both.o
+$(OUT)/test_cuda $(OUT)/test_cuda_attention $(OUT)/test_cuda_moe: $(OBJ)/reference.o
+$(OUT)/test_cuda $(OUT)/test_cuda_attention $(OUT)/test_cuda_model $(OUT)/test_cuda_moe: $(OBJ)/tests/both.o
 $(OUT)/test_exchange $(OUT)/test_cuda_comm: $(OBJ)/tests/exchange.o
 
 $(OUT)/hang $(OUT)/read_json: $(OUT)/%: $(OBJ)/tests/%.o $(OUT)/libcommon.a
@@ -235,7 +235,7 @@ bench:
 	@test -z "$(gpu)" || bash tests/bench/gpu.sh
 	@test "$(if $(gpu),$(shell sh common/tools/gpus | wc -l),0)" -lt 2 || { $(MAKE) --no-print-directory $(PLAIN) PRECISION=bf16 all && MPIRUN="$(MPIRUN)" bash tests/bench/gpus.sh; }
 
-$(OUT)/gemm_rate $(OUT)/device_rate $(OUT)/attention_rate: $(OUT)/%: $(OBJ)/tests/bench/%.o $(OUT)/libcommon.a
+$(OUT)/gemm_rate $(OUT)/device_rate $(OUT)/attention_rate $(OUT)/grouped_rate: $(OUT)/%: $(OBJ)/tests/bench/%.o $(OUT)/libcommon.a
 	$(call link)
 
 # Goals that run a make of their own come after all others that are asked for, lest both write the same objects.

@@ -79,6 +79,27 @@ void attention_backward_flash(real *dq, acc *dq_fold, real *dk, real *dv, acc *d
 void cuda_swiglu_forward(real *y, const real *gate_up, int n, int ff);
 void cuda_swiglu_backward(real *dgate_up, const real *dy, const real *gate_up, int n, int ff);
 
+void cuda_router_forward(int *choice, acc *weight, const real *logits, const acc *bias, RouterShape shape);
+void cuda_router_backward(real *dlogits, acc *aux, const acc *dweight, const real *logits, const int *choice,
+                          const acc *weight, const acc *slope, int group_rows, double z, RouterShape shape);
+void cuda_count_slope(acc *slope, const int64_t *count, int layers, int experts, double factor);
+void cuda_sequence_slope(acc *slope, const int *choice, int n, int k, int experts, int seq, double factor);
+void cuda_add_counts(int64_t *sum, const int64_t *x, int n);
+void cuda_expert_slots(int *slot, int *first, int64_t *count, const int *choice, int n, int k, int experts,
+                       int capacity);
+void cuda_rows_to_slots(real *out, const real *x, const int *slot, int n, int k, int width);
+void cuda_rows_from_slots(real *y, const real *base, const real *in, const int *slot, const acc *weight, int n, int k,
+                          int width);
+void cuda_rows_from_slots_backward(real *din, acc *dweight, const real *dy, const real *in, const int *slot,
+                                   const acc *weight, int n, int k, int width);
+void cuda_add_rows(real *sum, const real *x, size_t n);
+void cuda_grouped_forward(real *y, const real *x, const real *w, const int *first, int groups, int rows, int in,
+                          int out);
+void cuda_grouped_backward_input(real *dx, const real *dy, const real *w, const int *first, int groups, int rows,
+                                 int in, int out);
+void cuda_grouped_backward_weight(acc *dw, const real *dy, const real *x, const int *first, int groups, int rows,
+                                  int in, int out);
+
 void cuda_cross_entropy(acc *loss, real *logits, const int *label, double scale, int n, int vocab);
 void cuda_logits_top(acc *top, const real *logits, int n, int vocab, int stride);
 void cuda_logits_sum(acc *total, acc *target, const real *logits, const acc *top, const int *label, int first, int n,
