@@ -299,12 +299,30 @@ static void flat(void **state)
     }
 }
 
+/* A block of one matrix to a block of another; what lies beside the block stays. */
+static void copied_blocks(void **state)
+{
+    (void)state;
+    int count = rounds(12);
+    Random r = {.seed = 71};
+    for (int round = 0; round < count; round++) {
+        int scale = round % 2 ? 8 : 1, n = random_int(&r, 0, 200), width = scale * random_int(&r, 1, 40);
+        int from_width = width + scale * random_int(&r, 0, 9), to_width = width + scale * random_int(&r, 0, 9);
+        Both *from = both_random(&r, (size_t)n * from_width, IN_REAL);
+        Both *to = both_random(&r, (size_t)n * to_width, IN_REAL);
+        cpu.copy_block(HOST(to), (size_t)to_width, HOST(from), (size_t)from_width, n, width);
+        gpu.copy_block(DEVICE(to), (size_t)to_width, DEVICE(from), (size_t)from_width, n, width);
+        both_check("copied blocks", to, 0);
+        both_forget();
+    }
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(linear),        cmocka_unit_test(linear_plans),
     cmocka_unit_test(embedding),     cmocka_unit_test(residual_norm),
     cmocka_unit_test(qk_rope),       cmocka_unit_test(swiglu),
     cmocka_unit_test(cross_entropy), cmocka_unit_test(split_cross_entropy),
-    cmocka_unit_test(flat),
+    cmocka_unit_test(flat),          cmocka_unit_test(copied_blocks),
 };
 
 int main(int argc, char **argv)
