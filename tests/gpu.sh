@@ -76,6 +76,13 @@ else
         verify_on_gpu $build 4 tiny-cp --model nano --layout contiguous --window 9 --prefix 5
     done
     verify_on_gpu bf16 4 tiny-cp --model demo --recompute
+    for build in fp64 fp32 bf16; do
+        for ranks in 1 2 4; do verify_on_gpu $build $ranks tiny-moe --model nano-moe --accumulate 2; done
+        verify_on_gpu $build 4 tiny-moe --model nano-moe --ep 2 --router sigmoid --balance bias --shared-ff 24 --expert-overlap 1
+        verify_on_gpu $build 2 tiny-moe --model demo-moe --balance seq-aux --z-loss 0.001 --recompute
+    done
+    run 4 build/bf16/tiny-moe --device cuda --model nano-moe --data LICENSE --steps 1 --expert-room 1
+    verdict "GPU: too little room for experts ends the job" said 1 "this takes --expert-room"
     verify_on_gpu bf16 8 tiny-fsdp --model nano --ignore 0.5
     verify_on_gpu bf16 2 tiny-fsdp --model demo --reduce real --accumulate 2
     verify_on_gpu bf16 1 tiny-fsdp --model demo --recompute
@@ -137,7 +144,7 @@ else
     sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
     if [ -x "$sanitizer" ]; then
         for tool in memcheck racecheck; do
-            for test in test_cuda test_cuda_attention; do
+            for test in test_cuda test_cuda_attention test_cuda_moe; do
                 for build in fp32 bf16; do sanitize $tool $build $test; done
             done
         done

@@ -6,29 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/memory.h"
-
-#if defined(PRECISION_FP64)
-static const double BOUND_FIRST = 1e-12, BOUND_LATER = 1e-9, FLOOR = 1e-3;
-static const bool JUDGE_LATER = true;
-#elif defined(PRECISION_FP32)
-static const double BOUND_FIRST = 1e-5, BOUND_LATER = 1e-5, FLOOR = 5e-2;
-static const bool JUDGE_LATER = false; /* printed as drift */
-#else
-static const double BOUND_FIRST = 1e-2, BOUND_LATER = 1e-2, FLOOR = 5e-2;
-static const bool JUDGE_LATER = false;
-#endif
-
-/* Sums over more rows than this round more, as the root of their number. */
-static const double ROWS_AT_BOUND = 8192, MICRO_STEPS_AT_BOUND = 64;
-
-/* The worst error of a kind, and where it was. If one is beyond its bound, it is the largest of those. */
-typedef struct {
-    double error;
-    bool failed;
-    char where[96];
-} Finding;
-
-typedef enum { LOSS, NORM, GRADIENT, WEIGHT, KINDS } Kind;
+#include "observe/findings.h"
 
 struct Verify {
     long steps, done;
@@ -38,13 +16,11 @@ struct Verify {
     Model *twin;         /* on rank 0 */
     Optimizer optimizer; /* on rank 0 */
     Kernels kernels;
-    double bound_first;
-    double twin_numbers[3];              /* loss, norm and auxiliary loss of this step, on all ranks */
-    acc *mine;                           /* on the host: what this rank holds of the parameter under comparison */
-    acc *theirs;                         /* the twin's whole parameter */
-    acc *block;                          /* this rank's block of theirs */
-    Finding judged[KINDS], drift[KINDS]; /* a drift has no bound, but must be finite */
-    char unequal[96];                    /* the first parameter whose replicas differ */
+    double twin_numbers[3]; /* loss, norm and auxiliary loss of this step, on all ranks */
+    acc *mine;              /* on the host: what this rank holds of the parameter under comparison */
+    acc *theirs;            /* the twin's whole parameter */
+    acc *block;             /* this rank's block of theirs */
+    Findings findings;
 };
 
 static bool have_twin(void)
@@ -79,8 +55,7 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
     v->replicas = replicas;
     v->kernels = model->kernels;
     double rows = (double)batch->order.batch * batch->order.seq;
-    v->bound_first = BOUND_FIRST * fmax(1, sqrt(rows / ROWS_AT_BOUND)) *
-                     fmax(1, sqrt((double)batch->accumulate / MICRO_STEPS_AT_BOUND));
+    v->findings = findings_create(rows, batch->accumulate);
     size_t largest = (size_t)(model->config.layers * model->config.moe.experts); /* the router's bias */
     for (const Params *p = &model->params; p; p = p->next)
         for (int n = 0; n < p->views; n++) {
@@ -114,45 +89,7 @@ static void end_twin(Verify *v)
     v->twin = NULL;
 }
 
-/* --- the metric --- */
-
-void verify_compare(const acc *a, const acc *b, size_t n, double *difference, double *largest)
-{
-    double d = 0, l = 0;
-    for (size_t i = 0; i < n; i++) {
-        double x = fabs((double)a[i] - (double)b[i]), y = fabs((double)b[i]);
-        if (!(x <= d)) d = isnan(x) ? INFINITY : x;
-        if (y > l) l = y;
-    }
-    *difference = d;
-    *largest = l;
-}
-
-double verify_error(double difference, double largest, double largest_of_all)
-{
-    double scale = fmax(largest, FLOOR * largest_of_all), error = difference / scale;
-    if (difference == 0) return 0;
-    return isnan(error) ? INFINITY : error; /* both are infinite; MPI's maximum may lose a NaN */
-}
-
-/* Step 1 is judged before any update. Does this build judge what comes later? */
-static bool is_judged(Kind kind, long step)
-{
-    return JUDGE_LATER || (step == 0 && kind != WEIGHT);
-}
-
-static void note(Verify *v, Kind kind, double error, const char *what, long step)
-{
-    bool judged = is_judged(kind, step);
-    double bound = !judged ? INFINITY : step == 0 && kind != WEIGHT ? v->bound_first : BOUND_LATER;
-    Finding *f = judged ? &v->judged[kind] : &v->drift[kind];
-    bool failed = !(error <= bound) || !isfinite(error);
-    if (f->failed && !failed) return; /* even if this error is larger: its bound is wider */
-    if (failed == f->failed && error <= f->error) return;
-    f->failed = failed;
-    f->error = error;
-    snprintf(f->where, sizeof f->where, "%s at step %ld", what, step + 1);
-}
+/* --- comparing --- */
 
 /* The values of the twin's parameters that are compared: gradients, or master weights. */
 static const acc *values_of(const Params *p, Kind kind)
@@ -198,7 +135,7 @@ static void compare_view(Verify *v, const Params *params, int n, const Params *t
     }
     double error = verify_error(worst, largest, largest_of_all);
     comm_all_reduce(control, &error, 1, COMM_DOUBLE, COMM_MAX);
-    note(v, kind, error, view->name, step);
+    findings_note(&v->findings, kind, error, view->name, step);
 }
 
 /* [all ranks] Compares every parameter of the model with the twin's: gradients or weights. */
@@ -222,7 +159,27 @@ static void compare_bias(Verify *v, const Model *model, long step)
     verify_compare(v->mine, v->theirs, count, &difference, &largest);
     double error = verify_error(difference, largest, 0);
     comm_all_reduce(comm_control(), &error, 1, COMM_DOUBLE, COMM_MAX);
-    note(v, WEIGHT, error, "the router's bias", step);
+    findings_note(&v->findings, WEIGHT, error, "the router's bias", step);
+}
+
+/* [all ranks] How many rows of this step chose other experts than the twin's? The counts of rows tell at least some. */
+static void compare_choices(Verify *v, const Model *model)
+{
+    size_t size = model->config.moe.experts ? router_table_size(model) : 0, E = (size_t)model->config.moe.experts;
+    if (size == 0) return;
+    int64_t *ours = malloc(size * sizeof *ours), *theirs = malloc(size * sizeof *theirs), differ = 0, all = 0;
+    if (!ours || !theirs) fatal("out of memory for --verify");
+    v->kernels.download(ours, model->router.total, size * sizeof *ours);
+    if (have_twin()) v->kernels.download(theirs, v->twin->router.total, size * sizeof *theirs);
+    comm_broadcast(comm_control(), theirs, size, COMM_INT64, 0);
+    for (size_t i = 0; i < size; i++) {
+        if (i % (E + 1) == E) continue; /* dropped choices */
+        differ += ours[i] > theirs[i] ? ours[i] - theirs[i] : 0;
+        all += theirs[i];
+    }
+    findings_note_choices(&v->findings, differ, all);
+    free(ours);
+    free(theirs);
 }
 
 /* --- the twin's steps --- */
@@ -250,6 +207,7 @@ void verify_gradients(Verify *v, const Model *model, long step)
     if (!v || step >= v->steps) return;
     if (have_twin()) twin_step(v, step);
     wait_for_the_twin(v);
+    compare_choices(v, model);
     compare_all(v, &model->params, GRADIENT, step);
 }
 
@@ -266,9 +224,9 @@ void verify_numbers(Verify *v, long step, double loss, double aux, double norm)
     double errors[3] = {relative(loss, v->twin_numbers[0]), relative(norm, v->twin_numbers[1]),
                         relative(aux, v->twin_numbers[2])};
     comm_all_reduce(comm_control(), errors, 3, COMM_DOUBLE, COMM_MAX);
-    note(v, LOSS, errors[2], "the auxiliary loss", step);
-    note(v, LOSS, errors[0], "the loss", step);
-    note(v, NORM, errors[1], "the norm of the gradients", step);
+    findings_note(&v->findings, LOSS, errors[2], "the auxiliary loss", step);
+    findings_note(&v->findings, LOSS, errors[0], "the loss", step);
+    findings_note(&v->findings, NORM, errors[1], "the norm of the gradients", step);
 }
 
 /* [all ranks] Only the ranks of one group may see that their replicas differ: all ranks agree on the first
@@ -281,10 +239,10 @@ static void compare_replicas(Verify *v, const Params *params)
         for (int n = 0; n < p->views; n++)
             if (name && p->view[n].name == name) first = all + n;
     comm_all_reduce(comm_control(), &first, 1, COMM_INT64, COMM_MIN);
-    if (first == INT64_MAX || v->unequal[0]) return;
+    if (first == INT64_MAX || v->findings.unequal[0]) return;
     for (const Params *p = params; p; first -= p->views, p = p->next)
         if (first >= 0 && first < p->views) found = p->view[first].name;
-    snprintf(v->unequal, sizeof v->unequal, "%s", found);
+    snprintf(v->findings.unequal, sizeof v->findings.unequal, "%s", found);
 }
 
 void verify_weights(Verify *v, const Model *model, long step)
@@ -306,28 +264,7 @@ void verify_weights(Verify *v, const Model *model, long step)
 int verify_report(Verify *v)
 {
     if (!v) return 0;
-    bool failed = v->unequal[0] != '\0' || v->done < v->steps;
-    for (int k = 0; k < KINDS; k++) failed = failed || v->judged[k].failed || v->drift[k].failed;
-
-    if (have_twin()) {
-        if (v->done < v->steps) printf("verify: %ld of %ld steps were compared\n", v->done, v->steps);
-        if (v->unequal[0]) printf("verify: replicas of %s differ\n", v->unequal);
-        for (int k = 0; k < KINDS; k++) {
-            const Finding *both[] = {&v->judged[k], &v->drift[k]};
-            for (int f = 0; f < 2; f++)
-                if (both[f]->failed) printf("verify: %s is off by %.1e\n", both[f]->where, both[f]->error);
-        }
-        if (!JUDGE_LATER)
-            printf("verify: drift after %ld steps, not judged: loss %.1e  norm %.1e  grad %.1e  weights %.1e\n",
-                   v->done, v->drift[LOSS].error, v->drift[NORM].error, v->drift[GRADIENT].error,
-                   v->drift[WEIGHT].error);
-        printf("verify: %s  loss %.1e  norm %.1e  grad %.1e", failed ? "FAIL" : "PASS", v->judged[LOSS].error,
-               v->judged[NORM].error, v->judged[GRADIENT].error);
-        if (JUDGE_LATER)
-            printf("  weights %.1e  (bounds %.0e, %.0e)\n", v->judged[WEIGHT].error, v->bound_first, BOUND_LATER);
-        else
-            printf("  weights %s on all ranks  (bound %.0e)\n", v->unequal[0] ? "not equal" : "equal", v->bound_first);
-    }
+    bool failed = findings_print(&v->findings, v->done, v->steps, have_twin());
     end_twin(v);
     free(v->mine);
     free(v->theirs);

@@ -28,6 +28,10 @@
  *
  * The bounds of step 1 are for up to 8192 rows and 64 micro-steps. They grow with the roots of these numbers.
  *
+ * Experts: which experts a row chooses is a step function of its logits. In fp32 and bf16 two experts may be almost equally
+ * good, and rounding decides; the choice may then rightly differ from the twin's. If a few choices differ (1 in 1000, in
+ * bf16 1 in 100), step 1 is printed as drift and not judged. Use fp64 to prove a model with experts.
+ *
  * Known limits. In fp32, a text of one repeated byte can miss the bounds, because its gradients almost cancel; use fp64
  * there. A training that diverges, for example with a learning rate of 1, magnifies rounding beyond any bound after
  * enough steps.
