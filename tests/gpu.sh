@@ -152,6 +152,7 @@ else
             sanitize_trainer $ranks tiny-ddp
             sanitize_trainer $ranks tiny-fsdp
             sanitize_trainer $ranks tiny-megatron --overlap-chunks $ranks
+            sanitize_trainer $ranks tiny-moe --model nano-moe
         done
     else
         echo "skip compute-sanitizer: it is not installed"

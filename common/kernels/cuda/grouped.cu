@@ -24,11 +24,12 @@ static __global__ void list_tiles(RowTile *tiles, int room, const int *first, in
     for (int t = all + g; t < room; t += groups) tiles[t] = (RowTile){-1, 0, 0};
 }
 
-int grouped_tiles(RowTile **tiles, const int *first, int groups, int rows, int rows_of_tile)
+int grouped_tiles(const RowTile **tiles, const int *first, int groups, int rows, int rows_of_tile)
 {
     int room = rows / rows_of_tile + groups;
-    *tiles = (RowTile *)cuda_workspace((size_t)room * sizeof **tiles);
-    list_tiles<<<1, groups, 0, cuda_stream()>>>(*tiles, room, first, groups, rows_of_tile);
+    RowTile *list = (RowTile *)cuda_workspace((size_t)room * sizeof *list);
+    list_tiles<<<1, groups, 0, cuda_stream()>>>(list, room, first, groups, rows_of_tile);
+    *tiles = list;
     return room;
 }
 
@@ -102,7 +103,7 @@ static unsigned tiles_of(int n)
 
 static void multiply_rows(real *y, const real *x, Matrix w, const int *first, int groups, int rows, int n, int k)
 {
-    RowTile *tiles;
+    const RowTile *tiles;
     int count = grouped_tiles(&tiles, first, groups, rows, TILE);
     rows_times_weights<<<dim3(tiles_of(n), count), THREADS, 0, cuda_stream()>>>(y, x, w, (size_t)n * k, tiles, n, k);
     CUDA_LAUNCHED();

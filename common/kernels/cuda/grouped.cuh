@@ -10,7 +10,7 @@ typedef struct {
 
 /* Lists the tiles of `rows_of_tile` rows on the compute stream, in scratch memory. Returns how many there may be; `rows`
  * is at least the number of rows. */
-int grouped_tiles(RowTile **tiles, const int *first, int groups, int rows, int rows_of_tile);
+int grouped_tiles(const RowTile **tiles, const int *first, int groups, int rows, int rows_of_tile);
 
 /* The products on Hopper's tensor cores. They return false, and do nothing, if this build or these shapes and addresses
  * do not allow them. */

@@ -1,41 +1,57 @@
 /* The grouped products on Hopper's tensor cores: bf16 in, fp32 sums.
  *
- * A block computes a tile of 128 x 128 of the result of one group. It has two warpgroups of consumers, each with 64 rows
- * of the tile in registers, and a warp that only copies: the producer. The producer fills stages in shared memory with the
- * tensor memory accelerator (TMA), 64 elements of the inner dimension each; the consumers multiply a stage and hand it
- * back. Two barriers for each stage say that it is full, and that it is empty. Two blocks share a multiprocessor, so that
- * one computes while the other begins or ends.
- *
- *   forward          y[rows, out] = x[rows, in] w^T         inner dimension in, rows of both operands
- *   backward input   dx[rows, in] = dy[rows, out] w         inner dimension out, columns of w
+ *   forward          y[rows, out] = x[rows, in] w^T         inner dimension: in
+ *   backward input   dx[rows, in] = dy[rows, out] w         inner dimension: out
  *   backward weight  dw[out, in] adds dy^T x                inner dimension: the rows of the group
+ *
+ * A block runs on each multiprocessor and takes one tile of the result after the other: 128 x 256 elements of one group, or
+ * of dw, which is fp32, 128 x 128. It has two warpgroups of consumers, each with 64 rows of the tile in registers, and a warp
+ * that only copies, the producer. The producer fills stages in shared memory through the tensor memory accelerator (TMA), 64
+ * elements of the inner dimension each; the consumers multiply a stage and hand it back. Two barriers for each stage say
+ * that it is full, and that it is empty. The consumers write a finished tile to shared memory, from where it is copied, or
+ * added to dw, while they go on; the producer meanwhile fetches the next tile's operands.
+ *
+ * Why 256 columns: a stage of 128 + 128 rows and columns is read 12 KB and written 8 KB for 128 cycles of the tensor cores,
+ * more than shared memory delivers; with 256 columns it is 20 and 12 KB for 256 cycles.
  *
  * Where the inner dimension runs along the rows of a matrix in memory, wgmma reads the operand transposed. A tile may end
  * past its group. Rows of the result past it are not written. Past the inner dimension of forward and backward input TMA
  * reads zeros; of backward weight the rows there are those of the next group, and the consumers overwrite them with zeros.
  *
- * Sources: NVIDIA's PTX ISA, sections on wgmma, mbarrier and cp.async.bulk.tensor; Gale et al., "MegaBlocks", 2022, for
- * grouped products of experts. */
+ * Each element of dw is added to once in a call, so the result has the same bits every time.
+ *
+ * Sources: NVIDIA's PTX ISA, sections on wgmma, mbarrier and cp.async.bulk; Gale et al., "MegaBlocks", 2022, for grouped
+ * products of experts. */
 #include <cuda.h>
 
 #include "grouped.cuh"
 
 #define DEVICE static __device__ __forceinline__
 
+typedef enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT } Form;
+
 enum {
     M = 128,
-    N = 128,
-    K = 64,                             /* of a stage */
-    STAGES = 3,
-    PANEL = 64 * 64 * 2,                /* bytes of 64 rows of 64 elements */
-    OPERAND = 2 * PANEL,                /* a stage of one operand */
-    STAGE = 2 * OPERAND,
+    K = 64,               /* of a stage */
+    PANEL = 64 * 64 * 2,  /* bytes of 64 rows of 64 elements */
+    ROW = 512,            /* bytes of a row of the tile of the result */
+    ROW_APART = ROW + 16, /* in shared memory, so that neighbouring rows lie in other banks */
     CONSUMERS = 256,
-    THREADS = CONSUMERS + 32,           /* and the producer */
-    SHARED = STAGES * STAGE + 1024 + 128 /* the swizzle wants multiples of 1024 */
+    THREADS = CONSUMERS + 32, /* and the producer */
 };
 
-typedef enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT } Form;
+/* What depends on the form: columns of a tile, stages, bytes of a stage and of all shared memory. */
+template <Form FORM> struct Size {
+    enum {
+        N = FORM == BACKWARD_WEIGHT ? 128 : 256,
+        STAGES = FORM == BACKWARD_WEIGHT ? 4 : 3,
+        A = 2 * PANEL,
+        B = N / 64 * PANEL,
+        STAGE = A + B,
+        RESULT = M * ROW_APART,
+        SHARED = STAGES * STAGE + RESULT + 2 * STAGES * 8 + 1024 /* the swizzle wants multiples of 1024 */
+    };
+};
 
 /* --- barriers and copies --- */
 
@@ -67,6 +83,12 @@ DEVICE void barrier_wait(uint32_t barrier, int parity)
                  : "memory");
 }
 
+/* Waits for the other threads that call it with this number. */
+DEVICE void meet(int number, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
 /* Starts a copy of the map's box at (column, row) to shared memory. */
 DEVICE void copy_box(uint32_t to, const CUtensorMap *map, int column, int row, uint32_t barrier)
 {
@@ -74,6 +96,18 @@ DEVICE void copy_box(uint32_t to, const CUtensorMap *map, int column, int row, u
                      "r"(to),
                  "l"(map), "r"(column), "r"(row), "r"(barrier)
                  : "memory");
+}
+
+/* Starts a copy of `bytes` bytes from shared memory; if ADDS, adds floats to what is there. */
+template <bool ADDS> DEVICE void copy_out(void *to, uint32_t from, int bytes)
+{
+    if (ADDS)
+        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
+                     "r"(bytes)
+                     : "memory");
+    else
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
+                     : "memory");
 }
 
 /* --- tensor cores --- */
@@ -85,94 +119,123 @@ DEVICE uint64_t describe(uint32_t address)
     return address >> 4 | (uint64_t)(PANEL >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* C[64, 128] += A[64, 16] B[16, 128], both operands in shared memory. A lane holds c[n][e]: row g + 8 (e / 2), column 8 n +
- * 2 t + e % 2 of its warp's 16 rows, with lane = 4 g + t. TA, TB: the operand's rows in memory run along the inner
- * dimension's transpose. */
+/* C[64, N] += A[64, 16] B[16, N], both operands in shared memory. A lane holds c[n][e]: row g + 8 (e / 2), column 8 n + 2 t
+ * + e % 2 of its warp's 16 rows, with lane = 4 g + t. TA, TB: whether the operand's rows in memory run along the inner
+ * dimension, so that wgmma transposes it. */
 #define RESULT(c) "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-template <int TA, int TB> DEVICE void wgmma(float c[N / 8][4], uint64_t a, uint64_t b)
+template <int N, int TA, int TB> DEVICE void wgmma(float c[N / 8][4], uint64_t a, uint64_t b)
 {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                 "%64, %65, 1, 1, 1, %66, %67;"
-                 : RESULT(c[0]), RESULT(c[1]), RESULT(c[2]), RESULT(c[3]), RESULT(c[4]), RESULT(c[5]), RESULT(c[6]), RESULT(c[7]), RESULT(c[8]), RESULT(c[9]), RESULT(c[10]), RESULT(c[11]), RESULT(c[12]), RESULT(c[13]), RESULT(c[14]), RESULT(c[15])
-                 : "l"(a), "l"(b), "n"(TA), "n"(TB));
+    static_assert(N == 128 || N == 256, "128 or 256 columns");
+    if constexpr (N == 128)
+        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                     " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                     " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                     " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
+                     "%64, %65, 1, 1, 1, %66, %67;"
+                     : RESULT(c[0]), RESULT(c[1]), RESULT(c[2]), RESULT(c[3]), RESULT(c[4]), RESULT(c[5]),
+                       RESULT(c[6]), RESULT(c[7]), RESULT(c[8]), RESULT(c[9]), RESULT(c[10]), RESULT(c[11]),
+                       RESULT(c[12]), RESULT(c[13]), RESULT(c[14]), RESULT(c[15])
+                     : "l"(a), "l"(b), "n"(TA), "n"(TB));
+    else
+        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+                     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                     " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                     " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                     " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+                     " %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+                     " %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+                     " %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+                     " %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
+                     "%128, %129, 1, 1, 1, %130, %131;"
+                     : RESULT(c[0]), RESULT(c[1]), RESULT(c[2]), RESULT(c[3]), RESULT(c[4]), RESULT(c[5]),
+                       RESULT(c[6]), RESULT(c[7]), RESULT(c[8]), RESULT(c[9]), RESULT(c[10]), RESULT(c[11]),
+                       RESULT(c[12]), RESULT(c[13]), RESULT(c[14]), RESULT(c[15]), RESULT(c[16]), RESULT(c[17]),
+                       RESULT(c[18]), RESULT(c[19]), RESULT(c[20]), RESULT(c[21]), RESULT(c[22]), RESULT(c[23]),
+                       RESULT(c[24]), RESULT(c[25]), RESULT(c[26]), RESULT(c[27]), RESULT(c[28]), RESULT(c[29]),
+                       RESULT(c[30]), RESULT(c[31])
+                     : "l"(a), "l"(b), "n"(TA), "n"(TB));
 }
 
 /* The compiler does not know that wgmma still writes c: it must not move uses of c across this line. */
-DEVICE void tie(float c[N / 8][4])
+template <int N> DEVICE void tie(float c[N / 8][4])
 {
     for (int n = 0; n < N / 8; n++) asm volatile("" : RESULT(c[n])::"memory");
 }
 
-/* c += the product of one stage. `half`: which 64 rows of the tile this warpgroup has. */
-template <Form FORM> DEVICE void multiply_stage(float c[N / 8][4], uint32_t a, uint32_t b, int half)
+/* Starts c += the product of one stage. `half`: which 64 rows of the tile this warpgroup has. */
+template <Form FORM> DEVICE void multiply_stage(float c[Size<FORM>::N / 8][4], uint32_t a, int half)
 {
-    enum { TA = FORM == BACKWARD_WEIGHT, TB = FORM != FORWARD };
-    tie(c);
+    enum { N = Size<FORM>::N, TA = FORM == BACKWARD_WEIGHT, TB = FORM != FORWARD };
+    uint32_t b = a + Size<FORM>::A;
+    tie<N>(c);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int k = 0; k < K / 16; k++) /* 16 rows are 2048 bytes, 16 columns 32 */
-        wgmma<TA, TB>(c, describe(a + half * PANEL + k * (TA ? 2048 : 32)), describe(b + k * (TB ? 2048 : 32)));
+        wgmma<N, TA, TB>(c, describe(a + half * PANEL + k * (TA ? 2048 : 32)), describe(b + k * (TB ? 2048 : 32)));
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-/* --- the kernel --- */
+/* --- tiles --- */
 
 typedef struct {
     const RowTile *tiles; /* forward, backward input */
+    int tile_count;
     const int *first;     /* backward weight */
+    int groups, m;        /* of backward weight; m: rows of dw of a group */
     int n, k;             /* columns of the result; inner dimension of forward and backward input */
-    int m;                /* rows of dw of a group */
     void *result;
-} Multiplication;
+} Job;
 
-/* What this block computes. */
+/* A tile of the result: rows [row, min(row + M, end)), columns from `column` on. The inner dimension is [inner,
+ * inner_end). group -1: there are no more tiles. */
 typedef struct {
-    int group, row, end, column; /* rows [row, min(row + M, end)) of the result, columns from `column` on */
-    int inner, inner_end;        /* of the inner dimension */
-} Task;
+    int group, row, end, column, inner, inner_end;
+} Tile;
 
-template <Form FORM> DEVICE Task task_of(const Multiplication *p)
+/* Tile number i, those of one row of tiles side by side. */
+template <Form FORM> DEVICE Tile tile_at(const Job *p, int i)
 {
+    enum { N = Size<FORM>::N };
+    int across = (p->n + N - 1) / N, row = i / across, column = i % across * N;
     if (FORM == BACKWARD_WEIGHT) {
-        int g = blockIdx.z;
-        return (Task){g, (int)blockIdx.y * M, p->m, (int)blockIdx.x * N, p->first[g], p->first[g + 1]};
+        int down = (p->m + M - 1) / M, g = row / down;
+        if (g >= p->groups) return (Tile){-1, 0, 0, 0, 0, 0};
+        return (Tile){g, row % down * M, p->m, column, p->first[g], p->first[g + 1]};
     }
-    RowTile t = p->tiles[blockIdx.y];
-    return (Task){t.group, t.row, t.end, (int)blockIdx.x * N, 0, p->k};
+    if (row >= p->tile_count) return (Tile){-1, 0, 0, 0, 0, 0};
+    RowTile t = p->tiles[row];
+    return (Tile){t.group, t.row, t.end, column, 0, p->k};
 }
 
-/* Fills a stage with the operands at `k` of the inner dimension. */
+/* Fills a stage with the operands from `k` of the inner dimension on. */
 template <Form FORM>
-DEVICE void fill_stage(uint32_t stage, const CUtensorMap *a, const CUtensorMap *b, Task t, const Multiplication *p, int k,
+DEVICE void fill_stage(uint32_t stage, const CUtensorMap *a, const CUtensorMap *b, Tile t, const Job *p, int k,
                        uint32_t full)
 {
-    barrier_expect(full, STAGE);
-    for (int half = 0; half < 2; half++) {
-        uint32_t to_a = stage + half * PANEL, to_b = to_a + OPERAND;
+    barrier_expect(full, Size<FORM>::STAGE);
+    for (int half = 0; half < 2; half++)
         if (FORM == BACKWARD_WEIGHT)
-            copy_box(to_a, a, t.row + 64 * half, k, full);
+            copy_box(stage + half * PANEL, a, t.row + 64 * half, k, full);
         else
-            copy_box(to_a, a, k, t.row + 64 * half, full);
+            copy_box(stage + half * PANEL, a, k, t.row + 64 * half, full);
+    for (int panel = 0; panel < Size<FORM>::N / 64; panel++) {
+        uint32_t to = stage + Size<FORM>::A + panel * PANEL;
         if (FORM == FORWARD)
-            copy_box(to_b, b, k, t.group * p->n + t.column + 64 * half, full);
-        else if (FORM == BACKWARD_INPUT)
-            copy_box(to_b, b, t.column + 64 * half, t.group * p->k + k, full);
+            copy_box(to, b, k, t.group * p->n + t.column + 64 * panel, full);
         else
-            copy_box(to_b, b, t.column + 64 * half, k, full);
+            copy_box(to, b, t.column + 64 * panel, FORM == BACKWARD_INPUT ? t.group * p->k + k : k, full);
     }
 }
 
-/* Rows of the next group become zeros: rows [rows, 64) of all four panels of the stage. */
-DEVICE void clear_rows(char *stage, int rows)
+/* Rows of the next group become zeros: rows [rows, 64) of all panels of the stage. */
+template <Form FORM> DEVICE void clear_rows(char *stage, int rows)
 {
     int per_panel = (64 - rows) * 128 / 16;
-    for (int i = threadIdx.x; i < 4 * per_panel; i += CONSUMERS)
+    for (int i = threadIdx.x; i < Size<FORM>::STAGE / PANEL * per_panel; i += CONSUMERS)
         *(uint4 *)(stage + i / per_panel * PANEL + rows * 128 + i % per_panel * 16) = make_uint4(0, 0, 0, 0);
-    asm volatile("fence.proxy.async.shared::cta; bar.sync 1, 256;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    meet(1, CONSUMERS);
 }
 
 DEVICE uint32_t pack(float low, float high)
@@ -181,37 +244,44 @@ DEVICE uint32_t pack(float low, float high)
     return *(uint32_t *)&pair;
 }
 
-template <Form FORM> DEVICE void write_result(const float c[N / 8][4], Task t, const Multiplication *p, int half)
+/* Writes this warpgroup's 64 rows to shared memory, and starts copying them out. */
+template <Form FORM>
+DEVICE void write_result(const float c[Size<FORM>::N / 8][4], Tile t, const Job *p, char *result, uint32_t address, int half)
 {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    for (int e = 0; e < 2; e++) {
-        int row = t.row + 64 * half + 16 * warp + lane / 4 + 8 * e;
-        if (row >= t.end) continue;
+    enum { N = Size<FORM>::N, WEIGHT = FORM == BACKWARD_WEIGHT, BYTES = WEIGHT ? 4 : 2 };
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, mine = threadIdx.x % 128;
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); /* the tile before is read */
+    meet(2 + half, 128);
 #pragma unroll
-        for (int n = 0; n < N / 8; n++) {
-            int column = t.column + 8 * n + lane % 4 * 2;
-            if (column >= p->n) break;
-            if (FORM == BACKWARD_WEIGHT) {
-                float2 *to = (float2 *)((float *)p->result + ((size_t)t.group * p->m + row) * p->n + column);
-                float2 old = *to;
-                *to = make_float2(old.x + c[n][2 * e], old.y + c[n][2 * e + 1]);
-            } else {
-                *(uint32_t *)((real *)p->result + (size_t)row * p->n + column) = pack(c[n][2 * e], c[n][2 * e + 1]);
-            }
+    for (int n = 0; n < N / 8; n++)
+        for (int e = 0; e < 2; e++) {
+            int row = 64 * half + 16 * warp + lane / 4 + 8 * e, column = 8 * n + lane % 4 * 2;
+            char *to = result + row * ROW_APART + column * BYTES;
+            if (WEIGHT)
+                *(float2 *)to = make_float2(c[n][2 * e], c[n][2 * e + 1]);
+            else
+                *(uint32_t *)to = pack(c[n][2 * e], c[n][2 * e + 1]);
         }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    meet(2 + half, 128);
+    int row = 64 * half + mine, columns = min(N, p->n - t.column);
+    if (mine < 64 && t.row + row < t.end) {
+        size_t at = ((WEIGHT ? (size_t)t.group * p->m : 0) + t.row + row) * p->n + t.column;
+        copy_out<WEIGHT>((char *)p->result + at * BYTES, address + row * ROW_APART, columns * BYTES);
     }
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
+/* --- the kernel --- */
+
 template <Form FORM>
-static __global__ void __launch_bounds__(THREADS, 2)
-    grouped(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, const __grid_constant__ Multiplication p)
+static __global__ void __launch_bounds__(THREADS, 1)
+    grouped(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, const __grid_constant__ Job p)
 {
+    enum { N = Size<FORM>::N, STAGES = Size<FORM>::STAGES, STAGE = Size<FORM>::STAGE };
     extern __shared__ char memory[];
-    Task t = task_of<FORM>(&p);
-    if (t.group < 0 || t.inner == t.inner_end) return;
     uint32_t raw = (uint32_t)__cvta_generic_to_shared(memory), stages = (raw + 1023) / 1024 * 1024;
-    uint32_t full = stages + STAGES * STAGE, empty = full + 8 * STAGES; /* barriers */
-    int steps = (t.inner_end - t.inner + K - 1) / K;
+    uint32_t result = stages + STAGES * STAGE, full = result + Size<FORM>::RESULT, empty = full + 8 * STAGES;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(full + 8 * s, 1);
@@ -221,31 +291,43 @@ static __global__ void __launch_bounds__(THREADS, 2)
     }
     __syncthreads();
 
-    if (threadIdx.x >= CONSUMERS) { /* the producer */
-        for (int i = 0; i < steps && threadIdx.x == CONSUMERS; i++) {
-            int s = i % STAGES, turn = i / STAGES;
-            if (turn > 0) barrier_wait(empty + 8 * s, (turn - 1) % 2);
-            fill_stage<FORM>(stages + s * STAGE, &a, &b, t, &p, t.inner + i * K, full + 8 * s);
+    int i = 0; /* stages filled so far, or multiplied so far */
+    if (threadIdx.x >= CONSUMERS) { /* the producer: one thread */
+        for (int tile = blockIdx.x; threadIdx.x == CONSUMERS; tile += gridDim.x) {
+            Tile t = tile_at<FORM>(&p, tile);
+            if (t.group < 0) break;
+            for (int k = t.inner; k < t.inner_end; k += K, i++) {
+                int s = i % STAGES, turn = i / STAGES;
+                if (turn > 0) barrier_wait(empty + 8 * s, (turn - 1) % 2);
+                fill_stage<FORM>(stages + s * STAGE, &a, &b, t, &p, k, full + 8 * s);
+            }
         }
         return;
     }
 
     int half = threadIdx.x / 128;
-    float c[N / 8][4];
-    for (int n = 0; n < N / 8; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
-    for (int i = 0; i < steps; i++) {
-        int s = i % STAGES;
-        uint32_t stage = stages + s * STAGE;
-        barrier_wait(full + 8 * s, i / STAGES % 2);
-        int rows = t.inner_end - t.inner - i * K;
-        if (FORM == BACKWARD_WEIGHT && rows < K) clear_rows(memory + (stage - raw), rows);
-        multiply_stage<FORM>(c, stage, stage + OPERAND, half);
-        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); /* the product before is done with its stage */
-        if (i > 0 && threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * ((i - 1) % STAGES));
+    bool speaks = threadIdx.x % 128 == 0;
+    for (int tile = blockIdx.x;; tile += gridDim.x) {
+        Tile t = tile_at<FORM>(&p, tile);
+        if (t.group < 0) break;
+        if (t.inner == t.inner_end) continue; /* a group without rows */
+        float c[N / 8][4];
+        for (int n = 0; n < N / 8; n++) c[n][0] = c[n][1] = c[n][2] = c[n][3] = 0;
+        for (int k = t.inner; k < t.inner_end; k += K, i++) {
+            int s = i % STAGES;
+            uint32_t stage = stages + s * STAGE;
+            barrier_wait(full + 8 * s, i / STAGES % 2);
+            if (FORM == BACKWARD_WEIGHT && t.inner_end - k < K) clear_rows<FORM>(memory + (stage - raw), t.inner_end - k);
+            multiply_stage<FORM>(c, stage, half);
+            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory"); /* the stage before is multiplied */
+            if (k > t.inner && speaks) barrier_arrive(empty + 8 * ((i - 1) % STAGES));
+        }
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        tie<N>(c);
+        if (speaks) barrier_arrive(empty + 8 * ((i - 1) % STAGES));
+        write_result<FORM>(c, t, &p, memory + (result - raw), result, half);
     }
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    tie(c);
-    write_result<FORM>(c, t, &p, half);
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); /* shared memory must last until it is read */
 }
 
 /* --- the host's side --- */
@@ -284,29 +366,34 @@ static bool fits(const void *a, const void *b, const void *c, int in, int out)
     return ((size_t)a | (size_t)b | (size_t)c) % 16 == 0 && in % 8 == 0 && out % 8 == 0;
 }
 
-template <Form FORM> static void launch(dim3 grid, CUtensorMap a, CUtensorMap b, Multiplication p)
+static int multiprocessors(void)
+{
+    static int count;
+    int device;
+    if (count) return count;
+    CUDA_CHECK(cudaGetDevice(&device));
+    CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+    return count;
+}
+
+template <Form FORM> static void launch(CUtensorMap a, CUtensorMap b, Job p)
 {
     static bool ready;
     if (!ready)
-        CUDA_CHECK(cudaFuncSetAttribute(grouped<FORM>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED));
+        CUDA_CHECK(cudaFuncSetAttribute(grouped<FORM>, cudaFuncAttributeMaxDynamicSharedMemorySize, Size<FORM>::SHARED));
     ready = true;
-    grouped<FORM><<<grid, THREADS, SHARED, cuda_stream()>>>(a, b, p);
+    grouped<FORM><<<multiprocessors(), THREADS, Size<FORM>::SHARED, cuda_stream()>>>(a, b, p);
     CUDA_LAUNCHED();
-}
-
-static unsigned tiles_of(int n)
-{
-    return (n + N - 1) / N;
 }
 
 bool grouped_tensor_forward(real *y, const real *x, const real *w, const int *first, int groups, int rows, int in,
                             int out)
 {
     if (rows == 0 || !fits(y, x, w, in, out)) return false;
-    RowTile *tiles;
-    int count = grouped_tiles(&tiles, first, groups, rows, M);
-    launch<FORWARD>(dim3(tiles_of(out), count), map_of(x, rows, in), map_of(w, (size_t)groups * out, in),
-                    (Multiplication){tiles, NULL, out, in, 0, y});
+    Job p = {};
+    p.n = out, p.k = in, p.result = y;
+    p.tile_count = grouped_tiles(&p.tiles, first, groups, rows, M);
+    launch<FORWARD>(map_of(x, rows, in), map_of(w, (size_t)groups * out, in), p);
     return true;
 }
 
@@ -314,10 +401,10 @@ bool grouped_tensor_backward_input(real *dx, const real *dy, const real *w, cons
                                    int in, int out)
 {
     if (rows == 0 || !fits(dx, dy, w, in, out)) return false;
-    RowTile *tiles;
-    int count = grouped_tiles(&tiles, first, groups, rows, M);
-    launch<BACKWARD_INPUT>(dim3(tiles_of(in), count), map_of(dy, rows, out), map_of(w, (size_t)groups * out, in),
-                           (Multiplication){tiles, NULL, in, out, 0, dx});
+    Job p = {};
+    p.n = in, p.k = out, p.result = dx;
+    p.tile_count = grouped_tiles(&p.tiles, first, groups, rows, M);
+    launch<BACKWARD_INPUT>(map_of(dy, rows, out), map_of(w, (size_t)groups * out, in), p);
     return true;
 }
 
@@ -325,7 +412,8 @@ bool grouped_tensor_backward_weight(acc *dw, const real *dy, const real *x, cons
                                     int in, int out)
 {
     if (rows == 0 || !fits(dw, dy, x, in, out)) return false;
-    launch<BACKWARD_WEIGHT>(dim3(tiles_of(in), tiles_of(out), groups), map_of(dy, rows, out), map_of(x, rows, in),
-                            (Multiplication){NULL, first, in, 0, out, dw});
+    Job p = {};
+    p.first = first, p.groups = groups, p.m = out, p.n = in, p.result = dw;
+    launch<BACKWARD_WEIGHT>(map_of(dy, rows, out), map_of(x, rows, in), p);
     return true;
 }
