@@ -38,6 +38,13 @@ run 4 $moe $nano_moe --steps 1 --log "$work/log" --dump "$work/dump"
 verdict "tiny-moe: the log has the auxiliary loss" grep -q '"loss":5[.0-9]*,"aux":0[.0-9]*' "$work/log"
 run 1 $moe --model nano-moe --show shards --world 4
 verdict "tiny-moe --show shards: who holds which experts" grep -q 'experts.down_proj  *\[8, 16, 12\] .*0: experts 0 to 1 | 1: experts 2 to 3' "$work/out"
+mkdir -p build/exercise
+sed '/^static Route/,$d' tiny-moe/expert_parallel.c > build/exercise/my_experts.c
+awk '/^<!-- file my_experts.c -->/ { found = 1; next } found && /^```$/ { exit } found && !/^```/' tiny-moe/README.md >> build/exercise/my_experts.c
+mine=build/fp64-debug/obj/build/exercise/my_experts.o
+rm -f $mine
+make --no-print-directory CUDA=0 PRECISION=fp64 DEBUG=1 $mine > "$work/out" 2> "$work/err"
+verdict "the skeleton of my_experts.c compiles" [ -s $mine ]
 for bug in balance_of_my_rows expert_sum_over_all norm_of_my_shard skip=ep.all_to_all_v.1 skip=edp.all_reduce skip=data.all_reduce.2; do
     run 4 build/fp64-bugs/tiny-moe $nano_moe --ep 2 --verify --bug $bug
     verdict "tiny-moe: verify fails under --bug $bug" [ $status = 1 -a "$(grep -c '^verify: FAIL' "$work/out")" = 1 ]

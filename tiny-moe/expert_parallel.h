@@ -21,8 +21,8 @@
  * Per micro-step an all-reduce of L (E + 1) int64 over all ranks, for the balance of experts (common/model/balance.c).
  * Per step the gradients: dense ones over dp, those of experts over edp.
  *
- * Memory: experts / ep. Room for R = (--expert-room) S k rows of experts: activations R (C + 3 F) w for each layer.
- * Buffers: R C w for rows that arrive, and R ints for each layer, for their order.
+ * Memory: experts / ep. Room for R = (--expert-room) S k rows of experts: activations R (C + 3 F) w for each layer,
+ * and once more for gradients. Buffers: R C w for rows that arrive, and R ints for each layer, for their order.
  *
  * Methods: Lepikhin et al., "GShard", 2020, for all-to-all; Fedus et al., "Switch Transformers", 2021; Gale et al.,
  * "MegaBlocks", 2022, for dropless experts; DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, for the sigmoid router and its bias.

@@ -1,8 +1,9 @@
 /* Balance of experts. A router that is left alone sends most rows to few experts. Three remedies:
  *
- *   aux       the loss adds  coef E sum_e f_e P_e / A.  f_e: choices of expert e for each row, P_e: the mean of its score;
- *             both over the rows of all layers and all ranks of a micro-step (Fedus et al., "Switch Transformers", 2021;
- *             this form is that of Mixtral's code). f_e is a constant in the gradient.
+ *   aux       the loss adds  coef E sum_e f_e P_e / A.  f_e: choices of expert e for each row, P_e: the mean of its score
+ *             divided by the sum of the row's scores; both over the rows of a micro-step on all ranks, and over all layers
+ *             together: experts number e of all layers count as one (Fedus et al., "Switch Transformers", 2021; this form
+ *             is that of Mixtral's code). f_e is a constant in the gradient.
  *   seq-aux   the same in each layer and sequence, f_e divided by k; the sum over layers, the mean over the sequences of
  *             the step (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024)
  *   bias      no loss: a bias is added to an expert's score when experts are chosen. After each step it rises by bias_rate
