@@ -76,7 +76,7 @@ static void corners(void **state)
     }
 }
 
-/* Two chunks, and a rank that is slow, change no bit of the weights; so does the order in which gradients travel. */
+/* The same run twice, a rank that is slow, and gradients that are waited for at once: the same bits. */
 static void same_bits(void **state)
 {
     (void)state;

@@ -96,6 +96,8 @@ void experts_place(const ExpertOptions *o, const ModelConfig *model, bool on_gpu
     double balanced = (double)chunk_rows(rows, chunks) * k; /* rows that arrive at a rank, on average */
     int local = E / ep, most = k < local ? k : local;       /* a row has so many copies on one rank at most */
     double worst = (double)chunk_rows(rows, chunks) * most * ep;
+    if (model->moe.capacity > 0) /* each rank sends at most so many rows to each expert */
+        worst = fmin(worst, (double)ep * local * ceil(model->moe.capacity * rows * k / E));
     double room = o->room > 0 ? ceil(o->room * balanced) : on_gpu ? 2 * balanced : worst;
     part->experts = (Placement){.by = SHARD_NOTHING, .ep = ep};
     part->expert_chunks = chunks;
@@ -138,7 +140,9 @@ void experts_show_plan(const ModelConfig *model, const ExpertOptions *o)
     printf("  sum           of each row's results, times their weights\n");
     printf("backward: the same way, for gradients; the counts are known\n");
     printf("after the last layer: all_reduce on data of the rows of each expert%s\n",
-           c->balance == BALANCE_AUX ? ", for the balance loss" : "");
+           c->balance == BALANCE_AUX    ? ", for the balance loss"
+           : c->balance == BALANCE_BIAS ? ", for the bias, which each step changes"
+                                        : ", for the ledger");
     printf(
         "once a step: dense gradients all-reduced on dp, those of experts on edp, among ranks with the same experts\n");
 }

@@ -27,10 +27,10 @@ static const struct {
          "each rank seeds its generator with seed + rank, so the replicas start with different weights",
          "test_bugs: initial weights; where ranks hold the same weights, the check at every start"},
     [BUG_norm_of_my_shard] =
-        {"norm_of_my_shard", "tiny-fsdp",
+        {"norm_of_my_shard", "tiny-fsdp, tiny-moe",
          "each rank clips by the norm of its own shard, which is smaller than the norm of the whole gradient by a "
          "factor of about sqrt(ranks), and differs between ranks",
-         "test_fsdp_bugs: the norm, and weights after clipped steps; --verify"},
+         "test_fsdp_bugs: the norm, and weights after clipped steps; test_moe_bugs; --verify"},
     [BUG_decay_by_flat_shape] =
         {"decay_by_flat_shape", "tiny-fsdp",
          "weight decay is decided by the shape of a flat shard, which hides that it holds the weights of norms: "

@@ -76,7 +76,7 @@ typedef struct {
     real *dexpert_gate_up, *dexpert_hidden;
     real *dlogits;      /* [S, E] */
     acc *dweight, *aux; /* [S, k], [S] */
-    acc *slope;         /* [1, E], or with BALANCE_SEQ_AUX [sequences, E] */
+    acc *slope;         /* [1, E], or with BALANCE_SEQ_AUX [sequences, E]; room for [S, E] */
 } Scratch;
 
 /* The router's numbers of all layers: how many rows each expert got, and what follows from it (balance.c). */

@@ -7,7 +7,7 @@
 
 typedef enum { ROUTER_SOFTMAX, ROUTER_SIGMOID } RouterKind;
 
-/* How the router learns to give all experts work (moe.c). */
+/* How the router learns to give all experts work (balance.c). */
 typedef enum { BALANCE_NONE, BALANCE_AUX, BALANCE_SEQ_AUX, BALANCE_BIAS } BalanceKind;
 
 /* A feed-forward of experts: each row goes to some of them, chosen by a router. All zero: the feed-forward is dense. */

@@ -17,7 +17,7 @@ enum { INTS_MAX = 2147483647 };
 
 /* clang-format off */
 static const Option common_options[] = {
-    {"model", OPTION_TEXT, AT(model), "demo", .help = "nano, demo, 124m, 350m, 1b, bench, or a folder with config.json and model.safetensors", .operand = "NAME|DIR"},
+    {"model", OPTION_TEXT, AT(model), "demo", .help = "nano, demo, 124m, 350m, 1b, nano-moe, demo-moe, moe-1b, bench, or a folder with config.json and model.safetensors", .operand = "NAME|DIR"},
     {"data", OPTION_TEXT, AT(data), TEXT_ROOT, .help = "a text file, a file of tokens (llm.c's layouts), or a folder of one kind", .operand = "FILE|DIR"},
     {"batch", OPTION_INT, AT(batch), NULL, 1, INTS_MAX, .help = "sequences in a step, over all ranks (the preset's)"},
     {"accumulate", OPTION_INT, AT(accumulate), "1", 1, INTS_MAX, .help = "micro-steps in a step"},

@@ -37,7 +37,7 @@ void router_forward(int *choice, acc *weight, const real *logits, const acc *bia
     }
 }
 
-/* With weights w_j = s_j / S over the chosen experts:  ds_j = (dw_j - sum_l w_l dw_l) / S.  The same rule turns the
+/* With weights w_j = s_j / Z, Z the sum over the chosen experts:  ds_j = (dw_j - sum_l w_l dw_l) / Z.  The same rule turns the
  * gradient of p = s / (sum of all s) into that of s. */
 void router_backward(real *dlogits, acc *aux, const acc *dweight, const real *logits, const int *choice,
                      const acc *weight, const acc *slope, int group_rows, double z, RouterShape s)
