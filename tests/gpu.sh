@@ -77,7 +77,7 @@ else
     done
     verify_on_gpu bf16 4 tiny-cp --model demo --recompute
     for build in fp64 fp32 bf16; do
-        for ranks in 1 2 4; do verify_on_gpu $build $ranks tiny-moe --model nano-moe --accumulate 2; done
+        for ranks in 1 2 4; do verify_on_gpu $build $ranks tiny-moe --model nano-moe --accumulate 2 --expert-room 4; done
         verify_on_gpu $build 4 tiny-moe --model nano-moe --ep 2 --router sigmoid --balance bias --shared-ff 24 --expert-overlap 1
         verify_on_gpu $build 2 tiny-moe --model demo-moe --balance seq-aux --z-loss 0.001 --recompute
     done
@@ -152,7 +152,7 @@ else
             sanitize_trainer $ranks tiny-ddp
             sanitize_trainer $ranks tiny-fsdp
             sanitize_trainer $ranks tiny-megatron --overlap-chunks $ranks
-            sanitize_trainer $ranks tiny-moe --model nano-moe
+            sanitize_trainer $ranks tiny-moe --model nano-moe --expert-room 4
         done
     else
         echo "skip compute-sanitizer: it is not installed"
