@@ -253,6 +253,18 @@ static void qwen3_on_gpu(void **state)
     check_both("qwen3", &gpu);
 }
 
+static void mixtral_on_gpu(void **state)
+{
+    (void)state;
+    check_both("mixtral", &gpu);
+}
+
+static void qwen3_moe_on_gpu(void **state)
+{
+    (void)state;
+    check_both("qwen3_moe", &gpu);
+}
+
 /* A file that is cut short, or lacks a tensor, is refused. The complaint names the file or the tensor. */
 static void bad_files(void **state)
 {
@@ -286,8 +298,10 @@ static void bad_files(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(llama),     cmocka_unit_test(qwen3),        cmocka_unit_test(mixtral),
-    cmocka_unit_test(qwen3_moe), cmocka_unit_test(llama_on_gpu), cmocka_unit_test(qwen3_on_gpu),
+    cmocka_unit_test(llama),          cmocka_unit_test(qwen3),
+    cmocka_unit_test(mixtral),        cmocka_unit_test(qwen3_moe),
+    cmocka_unit_test(llama_on_gpu),   cmocka_unit_test(qwen3_on_gpu),
+    cmocka_unit_test(mixtral_on_gpu), cmocka_unit_test(qwen3_moe_on_gpu),
     cmocka_unit_test(bad_files),
 };
 

@@ -4,15 +4,16 @@
  *   backward input   dx[rows, in] = dy[rows, out] w         inner dimension: out
  *   backward weight  dw[out, in] adds dy^T x                inner dimension: the rows of the group
  *
- * A block runs on each multiprocessor and takes one tile of the result after the other: 128 x 256 elements of one group, or
- * of dw, which is fp32, 128 x 128. It has two warpgroups of consumers, each with 64 rows of the tile in registers, and a warp
- * that only copies, the producer. The producer fills stages in shared memory through the tensor memory accelerator (TMA), 64
- * elements of the inner dimension each; the consumers multiply a stage and hand it back. Two barriers for each stage say
- * that it is full, and that it is empty. The consumers write a finished tile to shared memory, from where it is copied, or
- * added to dw, while they go on; the producer meanwhile fetches the next tile's operands.
+ * A block runs on each multiprocessor and takes one tile of the result after the other: 128 x 256 elements of one group. It
+ * has two warpgroups of consumers, each with 64 rows of the tile in registers, and a warp that only copies, the producer. The
+ * producer fills stages in shared memory, 64 elements of the inner dimension each; the consumers multiply a stage and hand
+ * it back. Two barriers for each stage say that it is full, and that it is empty. The consumers write a finished tile to
+ * shared memory, from where it is copied, or added to dw, while they go on; the producer meanwhile fetches the next tile's
+ * operands.
  *
- * Why 256 columns: a stage of 128 + 128 rows and columns is read 12 KB and written 8 KB for 128 cycles of the tensor cores,
- * more than shared memory delivers; with 256 columns it is 20 and 12 KB for 256 cycles.
+ * Why 256 columns: for 16 elements of the inner dimension, a tile of 128 x 128 reads 12 KB of shared memory and fills 8 KB, in
+ * 128 cycles of the tensor cores. That is more than the 128 bytes that shared memory moves in a cycle. With 256 columns it is
+ * 32 KB in 256 cycles.
  *
  * Where the inner dimension runs along the rows of a matrix in memory, wgmma reads the operand transposed. A tile may end
  * past its group. Rows of the result past it are not written. Past the inner dimension of forward and backward input TMA
@@ -20,159 +21,36 @@
  *
  * Each element of dw is added to once in a call, so the result has the same bits every time.
  *
- * Sources: NVIDIA's PTX ISA, sections on wgmma, mbarrier and cp.async.bulk; Gale et al., "MegaBlocks", 2022, for grouped
- * products of experts. */
-#include <cuda.h>
-
+ * Source: Gale et al., "MegaBlocks", 2022, for grouped products of experts. */
 #include "grouped.cuh"
-
-#define DEVICE static __device__ __forceinline__
+#include "wgmma.cuh"
 
 typedef enum { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT } Form;
 
 enum {
-    M = 128,
-    K = 64,               /* of a stage */
-    PANEL = 64 * 64 * 2,  /* bytes of 64 rows of 64 elements */
-    ROW = 512,            /* bytes of a row of the tile of the result */
-    ROW_APART = ROW + 16, /* in shared memory, so that neighbouring rows lie in other banks */
+    M = 128, /* rows and columns of a tile */
+    N = TILE_COLUMNS,
+    K = 64,              /* of a stage */
+    A = 2 * PANEL,       /* bytes of the first operand of a stage */
+    STAGE = A + 4 * PANEL,
+    STAGES = 3,
+    ROW = 512,            /* bytes of a row of the result in shared memory: all columns, or of dw half of them */
+    ROW_APART = ROW + 16, /* so that neighbouring rows lie in other banks */
+    SHARED = STAGES * STAGE + M * ROW_APART + 2 * STAGES * 8 + 1024, /* the swizzle wants multiples of 1024 */
     CONSUMERS = 256,
     THREADS = CONSUMERS + 32, /* and the producer */
 };
 
-/* What depends on the form: columns of a tile, stages, bytes of a stage and of all shared memory. */
-template <Form FORM> struct Size {
-    enum {
-        N = FORM == BACKWARD_WEIGHT ? 128 : 256,
-        STAGES = FORM == BACKWARD_WEIGHT ? 4 : 3,
-        A = 2 * PANEL,
-        B = N / 64 * PANEL,
-        STAGE = A + B,
-        RESULT = M * ROW_APART,
-        SHARED = STAGES * STAGE + RESULT + 2 * STAGES * 8 + 1024 /* the swizzle wants multiples of 1024 */
-    };
-};
-
-/* --- barriers and copies --- */
-
-DEVICE void barrier_init(uint32_t barrier, int arrivals)
-{
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
-}
-
-DEVICE void barrier_arrive(uint32_t barrier)
-{
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-
-/* The barrier also waits for so many bytes of copies. */
-DEVICE void barrier_expect(uint32_t barrier, int bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-
-/* Waits until the phase of this parity is over. */
-DEVICE void barrier_wait(uint32_t barrier, int parity)
-{
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again: mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(barrier),
-                 "r"(parity)
-                 : "memory");
-}
-
-/* Waits for the other threads that call it with this number. */
-DEVICE void meet(int number, int threads)
-{
-    asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
-}
-
-/* Starts a copy of the map's box at (column, row) to shared memory. */
-DEVICE void copy_box(uint32_t to, const CUtensorMap *map, int column, int row, uint32_t barrier)
-{
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
-                     "r"(to),
-                 "l"(map), "r"(column), "r"(row), "r"(barrier)
-                 : "memory");
-}
-
-/* Starts a copy of `bytes` bytes from shared memory; if ADDS, adds floats to what is there. */
-template <bool ADDS> DEVICE void copy_out(void *to, uint32_t from, int bytes)
-{
-    if (ADDS)
-        asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(from),
-                     "r"(bytes)
-                     : "memory");
-    else
-        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
-                     : "memory");
-}
-
-/* --- tensor cores --- */
-
-/* The descriptor of an operand in shared memory: its address, the distance to the next 64 columns where it is read
- * transposed, the distance to the next 8 rows, and the swizzle of rows of 128 bytes. */
-DEVICE uint64_t describe(uint32_t address)
-{
-    return address >> 4 | (uint64_t)(PANEL >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
-}
-
-/* C[64, N] += A[64, 16] B[16, N], both operands in shared memory. A lane holds c[n][e]: row g + 8 (e / 2), column 8 n + 2 t
- * + e % 2 of its warp's 16 rows, with lane = 4 g + t. TA, TB: whether the operand's rows in memory run along the inner
- * dimension, so that wgmma transposes it. */
-#define RESULT(c) "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-template <int N, int TA, int TB> DEVICE void wgmma(float c[N / 8][4], uint64_t a, uint64_t b)
-{
-    static_assert(N == 128 || N == 256, "128 or 256 columns");
-    if constexpr (N == 128)
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                     " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                     " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                     " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                     "%64, %65, 1, 1, 1, %66, %67;"
-                     : RESULT(c[0]), RESULT(c[1]), RESULT(c[2]), RESULT(c[3]), RESULT(c[4]), RESULT(c[5]),
-                       RESULT(c[6]), RESULT(c[7]), RESULT(c[8]), RESULT(c[9]), RESULT(c[10]), RESULT(c[11]),
-                       RESULT(c[12]), RESULT(c[13]), RESULT(c[14]), RESULT(c[15])
-                     : "l"(a), "l"(b), "n"(TA), "n"(TB));
-    else
-        asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-                     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                     " %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                     " %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                     " %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
-                     " %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
-                     " %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
-                     " %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
-                     " %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "
-                     "%128, %129, 1, 1, 1, %130, %131;"
-                     : RESULT(c[0]), RESULT(c[1]), RESULT(c[2]), RESULT(c[3]), RESULT(c[4]), RESULT(c[5]),
-                       RESULT(c[6]), RESULT(c[7]), RESULT(c[8]), RESULT(c[9]), RESULT(c[10]), RESULT(c[11]),
-                       RESULT(c[12]), RESULT(c[13]), RESULT(c[14]), RESULT(c[15]), RESULT(c[16]), RESULT(c[17]),
-                       RESULT(c[18]), RESULT(c[19]), RESULT(c[20]), RESULT(c[21]), RESULT(c[22]), RESULT(c[23]),
-                       RESULT(c[24]), RESULT(c[25]), RESULT(c[26]), RESULT(c[27]), RESULT(c[28]), RESULT(c[29]),
-                       RESULT(c[30]), RESULT(c[31])
-                     : "l"(a), "l"(b), "n"(TA), "n"(TB));
-}
-
-/* The compiler does not know that wgmma still writes c: it must not move uses of c across this line. */
-template <int N> DEVICE void tie(float c[N / 8][4])
-{
-    for (int n = 0; n < N / 8; n++) asm volatile("" : RESULT(c[n])::"memory");
-}
-
 /* Starts c += the product of one stage. `half`: which 64 rows of the tile this warpgroup has. */
-template <Form FORM> DEVICE void multiply_stage(float c[Size<FORM>::N / 8][4], uint32_t a, int half)
+template <Form FORM> DEVICE void multiply_stage(float c[N / 8][4], uint32_t a, int half)
 {
-    enum { N = Size<FORM>::N, TA = FORM == BACKWARD_WEIGHT, TB = FORM != FORWARD };
-    uint32_t b = a + Size<FORM>::A;
-    tie<N>(c);
+    enum { TA = FORM == BACKWARD_WEIGHT, TB = FORM != FORWARD };
+    uint32_t b = a + A;
+    tie(c);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int k = 0; k < K / 16; k++) /* 16 rows are 2048 bytes, 16 columns 32 */
-        wgmma<N, TA, TB>(c, describe(a + half * PANEL + k * (TA ? 2048 : 32)), describe(b + k * (TB ? 2048 : 32)));
+        wgmma<TA, TB>(c, describe(a + half * PANEL + k * (TA ? 2048 : 32)), describe(b + k * (TB ? 2048 : 32)));
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
@@ -196,7 +74,6 @@ typedef struct {
 /* Tile number i, those of one row of tiles side by side. */
 template <Form FORM> DEVICE Tile tile_at(const Job *p, int i)
 {
-    enum { N = Size<FORM>::N };
     int across = (p->n + N - 1) / N, row = i / across, column = i % across * N;
     if (FORM == BACKWARD_WEIGHT) {
         int down = (p->m + M - 1) / M, g = row / down;
@@ -213,14 +90,14 @@ template <Form FORM>
 DEVICE void fill_stage(uint32_t stage, const CUtensorMap *a, const CUtensorMap *b, Tile t, const Job *p, int k,
                        uint32_t full)
 {
-    barrier_expect(full, Size<FORM>::STAGE);
+    barrier_expect(full, STAGE);
     for (int half = 0; half < 2; half++)
         if (FORM == BACKWARD_WEIGHT)
             copy_box(stage + half * PANEL, a, t.row + 64 * half, k, full);
         else
             copy_box(stage + half * PANEL, a, k, t.row + 64 * half, full);
-    for (int panel = 0; panel < Size<FORM>::N / 64; panel++) {
-        uint32_t to = stage + Size<FORM>::A + panel * PANEL;
+    for (int panel = 0; panel < N / 64; panel++) {
+        uint32_t to = stage + A + panel * PANEL;
         if (FORM == FORWARD)
             copy_box(to, b, k, t.group * p->n + t.column + 64 * panel, full);
         else
@@ -232,7 +109,7 @@ DEVICE void fill_stage(uint32_t stage, const CUtensorMap *a, const CUtensorMap *
 template <Form FORM> DEVICE void clear_rows(char *stage, int rows)
 {
     int per_panel = (64 - rows) * 128 / 16;
-    for (int i = threadIdx.x; i < Size<FORM>::STAGE / PANEL * per_panel; i += CONSUMERS)
+    for (int i = threadIdx.x; i < STAGE / PANEL * per_panel; i += CONSUMERS)
         *(uint4 *)(stage + i / per_panel * PANEL + rows * 128 + i % per_panel * 16) = make_uint4(0, 0, 0, 0);
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     meet(1, CONSUMERS);
@@ -244,32 +121,37 @@ DEVICE uint32_t pack(float low, float high)
     return *(uint32_t *)&pair;
 }
 
-/* Writes this warpgroup's 64 rows to shared memory, and starts copying them out. */
+/* Writes this warpgroup's 64 rows to shared memory, and starts copying them out; half of the columns at a time if a row
+ * does not fit. */
 template <Form FORM>
-DEVICE void write_result(const float c[Size<FORM>::N / 8][4], Tile t, const Job *p, char *result, uint32_t address, int half)
+DEVICE void write_result(const float c[N / 8][4], Tile t, const Job *p, char *result, uint32_t address, int half)
 {
-    enum { N = Size<FORM>::N, WEIGHT = FORM == BACKWARD_WEIGHT, BYTES = WEIGHT ? 4 : 2 };
+    enum { WEIGHT = FORM == BACKWARD_WEIGHT, BYTES = WEIGHT ? 4 : 2, COLUMNS = ROW / BYTES };
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, mine = threadIdx.x % 128;
-    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); /* the tile before is read */
-    meet(2 + half, 128);
 #pragma unroll
-    for (int n = 0; n < N / 8; n++)
-        for (int e = 0; e < 2; e++) {
-            int row = 64 * half + 16 * warp + lane / 4 + 8 * e, column = 8 * n + lane % 4 * 2;
-            char *to = result + row * ROW_APART + column * BYTES;
-            if (WEIGHT)
-                *(float2 *)to = make_float2(c[n][2 * e], c[n][2 * e + 1]);
-            else
-                *(uint32_t *)to = pack(c[n][2 * e], c[n][2 * e + 1]);
+    for (int first = 0; first < N; first += COLUMNS) {
+        asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); /* what was written before is read */
+        meet(2 + half, 128);
+#pragma unroll
+        for (int n = 0; n < COLUMNS / 8; n++)
+            for (int e = 0; e < 2; e++) {
+                const float *pair = &c[first / 8 + n][2 * e];
+                int row = 64 * half + 16 * warp + lane / 4 + 8 * e, column = 8 * n + lane % 4 * 2;
+                char *to = result + row * ROW_APART + column * BYTES;
+                if (WEIGHT)
+                    *(float2 *)to = make_float2(pair[0], pair[1]);
+                else
+                    *(uint32_t *)to = pack(pair[0], pair[1]);
+            }
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        meet(2 + half, 128);
+        int row = 64 * half + mine, columns = min((int)COLUMNS, p->n - t.column - first);
+        if (mine < 64 && t.row + row < t.end && columns > 0) {
+            size_t at = ((WEIGHT ? (size_t)t.group * p->m : 0) + t.row + row) * p->n + t.column + first;
+            copy_out<WEIGHT>((char *)p->result + at * BYTES, address + row * ROW_APART, columns * BYTES);
         }
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    meet(2 + half, 128);
-    int row = 64 * half + mine, columns = min(N, p->n - t.column);
-    if (mine < 64 && t.row + row < t.end) {
-        size_t at = ((WEIGHT ? (size_t)t.group * p->m : 0) + t.row + row) * p->n + t.column;
-        copy_out<WEIGHT>((char *)p->result + at * BYTES, address + row * ROW_APART, columns * BYTES);
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     }
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
 /* --- the kernel --- */
@@ -278,10 +160,9 @@ template <Form FORM>
 static __global__ void __launch_bounds__(THREADS, 1)
     grouped(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b, const __grid_constant__ Job p)
 {
-    enum { N = Size<FORM>::N, STAGES = Size<FORM>::STAGES, STAGE = Size<FORM>::STAGE };
     extern __shared__ char memory[];
     uint32_t raw = (uint32_t)__cvta_generic_to_shared(memory), stages = (raw + 1023) / 1024 * 1024;
-    uint32_t result = stages + STAGES * STAGE, full = result + Size<FORM>::RESULT, empty = full + 8 * STAGES;
+    uint32_t result = stages + STAGES * STAGE, full = result + M * ROW_APART, empty = full + 8 * STAGES;
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(full + 8 * s, 1);
@@ -323,7 +204,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             if (k > t.inner && speaks) barrier_arrive(empty + 8 * ((i - 1) % STAGES));
         }
         asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-        tie<N>(c);
+        tie(c);
         if (speaks) barrier_arrive(empty + 8 * ((i - 1) % STAGES));
         write_result<FORM>(c, t, &p, memory + (result - raw), result, half);
     }
@@ -380,9 +261,9 @@ template <Form FORM> static void launch(CUtensorMap a, CUtensorMap b, Job p)
 {
     static bool ready;
     if (!ready)
-        CUDA_CHECK(cudaFuncSetAttribute(grouped<FORM>, cudaFuncAttributeMaxDynamicSharedMemorySize, Size<FORM>::SHARED));
+        CUDA_CHECK(cudaFuncSetAttribute(grouped<FORM>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED));
     ready = true;
-    grouped<FORM><<<multiprocessors(), THREADS, Size<FORM>::SHARED, cuda_stream()>>>(a, b, p);
+    grouped<FORM><<<multiprocessors(), THREADS, SHARED, cuda_stream()>>>(a, b, p);
     CUDA_LAUNCHED();
 }
 
