@@ -111,10 +111,16 @@ static void token_files(void **state)
     assert_refused(path, 70001, 3,
                    "version 7; a file of gpt-2's tokens (uint16), magic number 20240520, has version 1");
 
+    file[2] = 8;
     write_file(path, file, sizeof file);
     assert_null(data_open(&data, path, 65536, 3, 0, 1));
-    assert_int_equal(data_tokens(data), 4);
+    assert_int_equal(data_tokens(data), 8);
     data_close(data);
+    write_file(path, file, sizeof file - 1);
+    assert_refused(path, 65536, 3, "promises 8 tokens, the file holds 7 and a part of one");
+    file[2] = 4;
+    write_file(path, file, sizeof file);
+    assert_refused(path, 65536, 3, "promises 4 tokens, the file holds 8");
     file[2] = 9;
     write_file(path, file, sizeof file);
     assert_refused(path, 65536, 3, "promises 9 tokens, the file holds 8");

@@ -84,9 +84,10 @@ static const char *add_tokens(Corpus *c, const char *path, int file, size_t byte
     if (header[1] != layout->version)
         complaint = complain("--data %s: version %d; a file of %s, magic number %d, has version %d", path, header[1],
                              layout->tokens, layout->magic, layout->version);
-    else if (count < 0 || count > present)
-        complaint = complain("--data %s: the header promises %lld tokens, the file holds %lld", path, (long long)count,
-                             (long long)present);
+    else if (count != present || bytes != HEADER_BYTES + (size_t)count * (size_t)layout->width)
+        complaint =
+            complain("--data %s: the header promises %lld tokens, the file holds %lld%s", path, (long long)count,
+                     (long long)present, (bytes - HEADER_BYTES) % (size_t)layout->width ? " and a part of one" : "");
     if (complaint) {
         munmap(source.mapped, bytes);
         return complaint;
