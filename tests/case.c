@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/bug.h"
 #include "base/error.h"
 #include "testing.h"
 
@@ -268,6 +269,15 @@ Expected case_expected(const Case *c)
 }
 
 /* --- verdicts --- */
+
+Outcome outcome_with(const char *bug, Case c)
+{
+    const char *complaint = bug_set(bug);
+    if (complaint) fail_msg("%s", complaint);
+    Outcome out = run_case(&c, training_tokens());
+    bug_set(NULL);
+    return out;
+}
 
 bool case_is_wrong(const Outcome *o)
 {

@@ -59,6 +59,9 @@ int case_ranks(const Case *c);
  * model's. */
 Outcome run_case(const Case *c, const char *data);
 
+/* [all ranks of the world] The same with a named bug switched on; NULL: none. */
+Outcome outcome_with(const char *bug, Case c);
+
 /* [all ranks of the world] Runs the case and asserts that it equals the single device. The bound is `first` for loss,
  * gradients and norm of step 1, and TRAINING_LATER for step 2. Replicas must be equal bit for bit, and the ledger
  * must be right. */

@@ -22,15 +22,6 @@ static Case uneven_case(void)
     return c;
 }
 
-static Outcome outcome_with(const char *bug, Case c)
-{
-    const char *complaint = bug_set(bug);
-    if (complaint) fail_msg("%s", complaint);
-    Outcome out = run_case(&c, training_tokens());
-    bug_set(NULL);
-    return out;
-}
-
 static void without_bugs_all_is_well(void **state)
 {
     (void)state;

@@ -26,15 +26,6 @@ static Case case_of(const char *strategy)
     return c;
 }
 
-static Outcome outcome_with(const char *bug, Case c)
-{
-    const char *complaint = bug_set(bug);
-    if (complaint) fail_msg("%s", complaint);
-    Outcome out = run_case(&c, training_tokens());
-    bug_set(NULL);
-    return out;
-}
-
 static const char *const strategies[] = {"zero1", "zero2", "zero3", "fsdp", "hsdp"};
 
 static void without_bugs_all_is_well(void **state)
