@@ -1,12 +1,14 @@
 /* ranks: 8  builds: fp64 fp32 fp64-debug fp32-san
  *
  * Experts on 1 to 8 ranks against the same model on a single device: losses, every gradient, weights, rows of each
- * expert and the router's bias; and the bytes that ranks send and hold. */
+ * expert and the router's bias; the bytes that ranks send and hold; and more rows than a rank has room for. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
+#include "capture.h"
 #include "case.h"
 #include "testing.h"
 
@@ -113,10 +115,74 @@ static void replicas_are_compared(void **state)
         }
 }
 
+/* --- more rows than a rank has room for --- */
+
+static jmp_buf before_plan;
+static int job_ended; /* the status with which plan ended the job; -1: it returned */
+
+static void end_job(int status)
+{
+    job_ended = status;
+    longjmp(before_plan, 1);
+}
+
+/* Calls plan, and writes what it prints into text[size]. A plan that ends the job comes back here. */
+static void call_plan(const ExpertSeam *seam, int layer, int *expert_first, const int *first, char *text, size_t size)
+{
+    capture_begin();
+    int terminal = dup(STDERR_FILENO);
+    CHECK(terminal >= 0 && dup2(STDOUT_FILENO, STDERR_FILENO) >= 0);
+    error_join_job(comm_world_rank(), end_job);
+    job_ended = -1;
+    if (setjmp(before_plan) == 0) seam->plan(seam->self, layer, 0, expert_first, first);
+    error_join_job(comm_world_rank(), comm_abort);
+    CHECK(dup2(terminal, STDERR_FILENO) >= 0);
+    close(terminal);
+    capture_end(text, size);
+}
+
+/* Two ranks send all their 6 rows to an expert of rank 0, which has room for 9. Its plan must end the job, and say why. */
+static void too_many_rows_are_refused(void **state)
+{
+    (void)state;
+    enum { ROWS = 6 };
+    Random r = {.seed = 95};
+    Case c = random_expert_case(&r, 0); /* ep 2 */
+    c.dp = 2;
+    c.t.model.layers = 3; /* a plan without the check writes too many numbers for layer 1: into the memory of layer 2 */
+    c.t.model.moe.experts = 4;
+    c.t.model.moe.top_k = 1;
+    c.experts.overlap = 0;
+    c.experts.room = 1.5;
+    const CaseGroups *g = case_groups(&c);
+    int rank = g ? group_rank(g->ep) : 2, first[] = {0, 0, ROWS, ROWS, ROWS}, expert_first[3]; /* all go to expert 1 */
+    char text[400] = "";
+    job_ended = -1;
+    if (g) {
+        Kernels kernels = kernels_cpu();
+        ModelPart part = {.placement = {.by = SHARD_NOTHING, .ranks = 1, .tp = 1}};
+        experts_place(&c.experts, &c.t.model, false, ROWS, &part);
+        part.experts.ep_rank = rank;
+        Model *model = model_create_part(&c.t.model, &kernels, ROWS, part);
+        ExpertParallel parallel = experts_parallel(model, g->ep, ROWS);
+        ExpertSeam seam = experts_seam(&parallel);
+        call_plan(&seam, 1, expert_first, first, text, sizeof text);
+        experts_free(&parallel);
+        model_free(model);
+    }
+    const char *want = "--expert-room: layer 1: 12 rows arrive at this rank, and it has room for 9",
+               *end = strchr(text, '\n');
+    assert_together(rank != 0 || job_ended == 1,
+                    "12 rows arrive, there is room for 9, and plan does not end the job with fatal()");
+    assert_together(rank != 0 || (strstr(text, want) && end && !end[1]), "got \"%s\", want one line with \"%s\"", text,
+                    want);
+}
+
 static const struct CMUnitTest tests[] = {
     cmocka_unit_test(random_configurations),
     cmocka_unit_test(corners),
     cmocka_unit_test(same_bits),
     cmocka_unit_test(replicas_are_compared),
+    cmocka_unit_test(too_many_rows_are_refused),
 };
 TESTING_MAIN(tests)
