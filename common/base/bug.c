@@ -28,8 +28,8 @@ static const struct {
          "test_bugs: initial weights; where ranks hold the same weights, the check at every start"},
     [BUG_norm_of_my_shard] =
         {"norm_of_my_shard", "tiny-fsdp, tiny-moe",
-         "each rank clips by the norm of its own shard, which is smaller than the norm of the whole gradient by a "
-         "factor of about sqrt(ranks), and differs between ranks",
+         "each rank clips by the norm of its own part of the gradient, because the sum over the ranks that hold the "
+         "model together is missing: the norm is too small, and differs between ranks",
          "test_fsdp_bugs: the norm, and weights after clipped steps; test_moe_bugs; --verify"},
     [BUG_decay_by_flat_shape] =
         {"decay_by_flat_shape", "tiny-fsdp",
