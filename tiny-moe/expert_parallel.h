@@ -7,22 +7,23 @@
  * unless --capacity says so.
  *
  * ep is not an axis of the mesh: a rank's expert coordinate is rank mod ep. The ranks of one `ep` group, ep neighbours,
- * hold all experts together: rank e of them holds experts [e E/ep, (e + 1) E/ep) of each layer. Ranks with the same
+ * hold all experts together: rank r of them holds experts [r E/ep, (r + 1) E/ep) of each layer. Ranks with the same
  * coordinate hold the same experts (group "edp"); only they sum the gradients of experts. Dense gradients are summed over
  * all ranks (group "dp").
  *
- * Communication of a rank, per layer and micro-step of S rows (k copies of C elements each, w = sizeof(real)):
+ * Communication of a rank, per layer and micro-step; S: rows of the micro-step on this rank, w = sizeof(real):
  *
  *   counts    an all-gather of E ints over ep: how many rows of each rank go to each expert
  *   rows      4 all-to-alls of S k C w bytes over ep: to the experts and back, in the forward and in the backward pass.
- *             A rank sends (ep-1)/ep of that if all experts get equally many rows.
+ *             A rank sends (ep-1)/ep of that to others if all experts get equally many rows.
  *   --recompute: the forward pass's communication twice.
  *
  * Per micro-step an all-reduce of L (E + 1) int64 over all ranks, for the balance of experts (common/model/balance.c).
  * Per step the gradients: dense ones over dp, those of experts over edp.
  *
- * Memory: experts / ep. Room for R = (--expert-room) S k rows of experts: activations R (C + 3 F) w for each layer,
- * and once more for gradients. Buffers: R C w for rows that arrive, and R ints for each layer, for their order.
+ * Memory: experts / ep. With --expert-room X a rank has room for X S k rows that go to its experts: activations
+ * room (C + 3 F) w for each layer, and once more for gradients. Buffers: room C w for rows that arrive, and `room` ints
+ * for each layer, for their order.
  *
  * Methods: Lepikhin et al., "GShard", 2020, for all-to-all; Fedus et al., "Switch Transformers", 2021; Gale et al.,
  * "MegaBlocks", 2022, for dropless experts; DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, for the sigmoid router and its bias.
@@ -48,7 +49,7 @@ typedef struct {
 /* The routes of one chunk of rows in one layer: rows that go to each rank of ep, and that come from it. */
 typedef struct {
     int *sent, *received; /* [ep]  elements: rows times C */
-    int *order;           /* [R]  in the backend's memory: the place of each arriving row among the experts' rows */
+    int *order;           /* [room]  in the backend's memory: the place of each arriving row among the experts' rows */
     int rows;             /* that arrive */
 } Route;
 
@@ -57,13 +58,13 @@ typedef struct {
     Group *ep;
     int experts, local; /* E, E / ep */
     int top_k, width;
-    int chunks, room; /* R rows in each chunk */
+    int chunks, room; /* room: rows that may arrive in each chunk */
     int step_rows;    /* S k / chunks, rounded up: the balanced load */
     Route *route;     /* [layers, chunks] */
     int layers;
     int *counts;   /* [ep, E]  on the host: rows of each rank for each expert */
-    int *orders;   /* [layers, chunks, R] */
-    real *arrived; /* [chunks, R, C]  rows in order of their ranks */
+    int *orders;   /* [layers, chunks, room] */
+    real *arrived; /* [chunks, room, C]  rows in order of their ranks */
     Work *work[EXPERT_CHUNKS_MAX];
 } ExpertParallel;
 
@@ -95,5 +96,6 @@ void experts_expect(Expected *expected, const ModelConfig *model, const ModelPar
 /* Prints one layer's compute and collectives (--show plan). */
 void experts_show_plan(const ModelConfig *model, const ExpertOptions *options);
 
-/* Prints how many rows each expert got (--ledger). Call on one rank: the counts are those of all. */
+/* Prints how many rows chose each expert, and how many choices --capacity dropped (--ledger). Call on one rank: the
+ * counts are those of all. */
 void experts_print_load(const Model *model);

@@ -150,7 +150,7 @@ void experts_show_plan(const ModelConfig *model, const ExpertOptions *o)
 void experts_print_load(const Model *model)
 {
     int E = model->config.moe.experts;
-    printf("ledger: rows of experts     least       mean       most   most / mean    dropped\n");
+    printf("ledger: choices of experts  least       mean       most   most / mean    dropped\n");
     for (int l = 0; l < model->config.layers; l++) {
         const int64_t *load = model->router.load + (size_t)l * (size_t)(E + 1);
         int64_t least = load[0], most = load[0], all = 0;

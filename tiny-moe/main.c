@@ -50,7 +50,7 @@ int main(int argc, char **argv)
 
     trainer_open(&t, part, &expected); /* data, model, optimizer */
     Model *model = t.model;
-    Params *params = &model->params;
+    Params *params = &model->params; /* params->next are the experts: the optimizer updates both */
 
     /* Three schemes: rows go to their experts along ep. tiny-ddp sums dense gradients over all ranks, and gradients of
      * experts over the ranks that hold the same experts. */

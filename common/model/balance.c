@@ -7,7 +7,7 @@
  *   seq-aux   the same in each layer and sequence, f_e divided by k; the sum over layers, the mean over the sequences of
  *             the step (DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024)
  *   bias      no loss: a bias is added to an expert's score when experts are chosen. After each step it rises by bias_rate
- *             if the expert got less than the mean, and falls if it got more (Wang et al., "Auxiliary-Loss-Free Load
+ *             if fewer rows chose the expert than the mean, and falls if more did (Wang et al., "Auxiliary-Loss-Free Load
  *             Balancing Strategy for Mixture-of-Experts", 2024).
  *
  * The z-loss keeps logits small: the mean over the step's rows of (log sum exp)^2, summed over layers (Zoph et al.,
@@ -86,11 +86,11 @@ void router_end_step(Model *m)
         if (!bias) fatal("out of memory");
         m->kernels.download(bias, r->bias, count * sizeof *bias);
         for (size_t l = 0; l < (size_t)m->config.layers; l++) {
-            const int64_t *got = total + l * (E + 1);
+            const int64_t *chosen = total + l * (E + 1);
             int64_t all = 0;
-            for (size_t e = 0; e < E; e++) all += got[e];
-            for (size_t e = 0; e < E; e++) { /* got below the mean, all / E? */
-                int64_t below = all - got[e] * (int64_t)E;
+            for (size_t e = 0; e < E; e++) all += chosen[e];
+            for (size_t e = 0; e < E; e++) { /* chosen by fewer rows than the mean, all / E? */
+                int64_t below = all - chosen[e] * (int64_t)E;
                 bias[l * E + e] += (acc)(c->bias_rate * (double)((below > 0) - (below < 0)));
             }
         }

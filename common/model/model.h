@@ -9,8 +9,8 @@
 
 enum { EXPERT_CHUNKS_MAX = 2 };
 
-/* What a feed-forward of experts keeps for its backward pass (moe.c). R: rows for which this rank's experts have room in
- * a chunk. All NULL in a dense model. */
+/* What a feed-forward of experts keeps for its backward pass (moe.c). S as in LayerKept below; room: rows for which this
+ * rank's experts have room in a chunk. All NULL in a dense model. */
 typedef struct {
     real *logits;                    /* [S, E]  the router's */
     int *choice;                     /* [S, k]  the experts of each row */
@@ -18,9 +18,9 @@ typedef struct {
     int *slot;                       /* [S, k]  where the row's copies lie among the chunk's slots */
     int *first;                      /* [chunks, E + 1]  the slots of each expert */
     int *expert_first;               /* [chunks, local experts + 1]  the rows of each expert of this rank */
-    real *x;                         /* [chunks, R, C]  the rows that reached this rank's experts */
-    real *gate_up;                   /* [chunks, R, 2F] */
-    real *hidden;                    /* [chunks, R, F] */
+    real *x;                         /* [chunks, room, C]  the rows that reached this rank's experts */
+    real *gate_up;                   /* [chunks, room, 2F] */
+    real *hidden;                    /* [chunks, room, F] */
     real *results;                   /* [S, k, C]  the experts' results, in slots */
     int received[EXPERT_CHUNKS_MAX]; /* how many rows of x there are in each chunk */
 } MoeKept;
@@ -72,14 +72,14 @@ typedef struct {
     real *delta;     /* [N, C]  forward pass: what the last product adds to the residual stream */
     /* with experts, else NULL; the last four, and slots and rows, as in MoeKept */
     real *slots;       /* [S, k, C]        rows, or their gradients, on the way to the experts */
-    real *expert_rows; /* [chunks, R, C]   results of this rank's experts, or gradients; NULL if no row travels */
+    real *expert_rows; /* [chunks, room, C]  results of this rank's experts, or gradients; NULL if no row travels */
     real *dexpert_gate_up, *dexpert_hidden;
     real *dlogits;      /* [S, E] */
     acc *dweight, *aux; /* [S, k], [S] */
     acc *slope;         /* [1, E], or with BALANCE_SEQ_AUX [sequences, E]; room for [S, E] */
 } Scratch;
 
-/* The router's numbers of all layers: how many rows each expert got, and what follows from it (balance.c). */
+/* The router's numbers of all layers: how many rows chose each expert, and what follows from it (balance.c). */
 typedef struct {
     Group *group;     /* the ranks with different rows, over which counts are summed; NULL: this rank has all rows */
     double rows;      /* of a micro-step, on all ranks */
@@ -116,7 +116,7 @@ typedef struct {
     int row_chunks;   /* chunks of rows that the scheme multiplies one by one; --autotune measures that; 0 means 1 */
 
     Placement experts; /* of the experts; the rest of the model lies as `placement` says */
-    int expert_rows;   /* R: rows for which this rank's experts have room in a chunk; 0: all of its own rows */
+    int expert_rows;   /* rows for which this rank's experts have room in a chunk; 0: all of its own rows */
     int expert_chunks; /* chunks in which a micro-step's rows go to their experts; 0 means 1 */
 } ModelPart;
 

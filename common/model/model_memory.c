@@ -31,7 +31,7 @@ enum { TABLE_MAX = 32 };
     }
 
 /* Rows of experts that this rank has room for, in all chunks. Without experts 0. */
-static int room(const Model *m)
+static int expert_room(const Model *m)
 {
     bool travel = m->config.moe.experts && m->experts.placement.ep > 1;
     return travel ? m->expert_chunks * m->expert_rows : m->rows_max / m->stream_parts * m->config.moe.top_k;
@@ -44,7 +44,7 @@ static int layer_table(const Model *m, LayerKept *a, Buffer *table)
     const ModelConfig *c = &m->config;
     int N = m->rows_max, S = N / m->stream_parts, raw = c->qk_norm ? N : 0;
     int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
-    int E = c->moe.experts, k = c->moe.top_k, R = room(m), local = E ? E / m->experts.placement.ep : 0;
+    int E = c->moe.experts, k = c->moe.top_k, room = expert_room(m), local = E ? E / m->experts.placement.ep : 0;
     const Buffer buffers[] = {
         ACC(a->rstd1, S, 1),
         REAL(a->n1, S, C),
@@ -64,9 +64,9 @@ static int layer_table(const Model *m, LayerKept *a, Buffer *table)
         INT(a->moe.slot, S, k),
         INT(a->moe.first, m->expert_chunks, E + 1),
         INT(a->moe.expert_first, m->expert_chunks, local + 1),
-        REAL(a->moe.x, R, C),
-        REAL(a->moe.gate_up, R, 2 * c->moe.ff),
-        REAL(a->moe.hidden, R, c->moe.ff),
+        REAL(a->moe.x, room, C),
+        REAL(a->moe.gate_up, room, 2 * c->moe.ff),
+        REAL(a->moe.hidden, room, c->moe.ff),
         REAL(a->moe.results, S * k, C),
     };
     memcpy(table, buffers, sizeof buffers);
@@ -97,7 +97,7 @@ static int scratch_table(const Model *m, Scratch *t, Buffer *table)
 {
     const ModelConfig *c = &m->config;
     int N = m->rows_max, S = N / m->stream_parts, C = c->width, F = c->ff, H = c->heads, K = c->kv_heads;
-    int D = c->head_dim, E = c->moe.experts, k = c->moe.top_k, R = room(m);
+    int D = c->head_dim, E = c->moe.experts, k = c->moe.top_k, room = expert_room(m);
     bool travel = E && m->experts.placement.ep > 1;
     const Buffer buffers[] = {
         REAL(t->dx, S, C),
@@ -110,9 +110,9 @@ static int scratch_table(const Model *m, Scratch *t, Buffer *table)
         REAL(t->embedded, N, C),
         REAL(t->delta, N, C),
         REAL(t->slots, S * k, C),
-        REAL(t->expert_rows, travel ? R : 0, C),
-        REAL(t->dexpert_gate_up, R, 2 * c->moe.ff),
-        REAL(t->dexpert_hidden, R, c->moe.ff),
+        REAL(t->expert_rows, travel ? room : 0, C),
+        REAL(t->dexpert_gate_up, room, 2 * c->moe.ff),
+        REAL(t->dexpert_hidden, room, c->moe.ff),
         REAL(t->dlogits, S, E),
         ACC(t->dweight, S, k),
         ACC(t->aux, E ? S : 0, 1),
