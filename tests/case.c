@@ -227,7 +227,7 @@ static void expect_case_experts(Expected *e, const Case *c, int rows)
     const ModelConfig *model = &c->t.model;
     size_t ep = (size_t)c->experts.ep;
     ModelPart part = {.recompute = c->recompute};
-    experts_place(&c->experts, model, false, rows, &part);
+    CHECK(!experts_place(&c->experts, model, false, rows, &part));
     Params table = experts_table(model, (int)ep, 0);
     expect_experts(e, model, part.experts);
     ddp_expect(e, "edp", &table, c->ddp, c->dp / (int)ep, 1);

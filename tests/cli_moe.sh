@@ -11,6 +11,12 @@ refused "two chunks with a capacity" "--expert-overlap 1: not with --capacity" 2
 refused "verify of what depends on the ranks" "--verify: not with --capacity" 2 $nano_moe --verify --capacity 1
 refused "an unknown router" "--router argmax: must be one of softmax|sigmoid" 2 $nano_moe --router argmax
 refused "an unknown balance" "--balance luck: must be one of aux|seq-aux|bias|none" 2 $nano_moe --balance luck
+refused "a balance loss of negative weight" "--aux-coef -0.5: must be at least 0" 2 $nano_moe --aux-coef -0.5
+refused "a bias that moves backwards" "--bias-rate -0.5: must be at least 0" 2 $nano_moe --balance bias --bias-rate -0.5
+refused "a weight of a loss that is not there" "--aux-coef 0.1: goes with --balance aux or seq-aux" 2 $nano_moe --balance bias --aux-coef 0.1
+refused "a rate of a bias that is not there" "--bias-rate 0.1: goes with --balance bias" 2 $nano_moe --bias-rate 0.1
+refused "more rows of experts than a collective takes" "is more than one collective takes; --accumulate cuts them" 2 $nano_moe --seq 2048 --batch 131068 --experts 512 --top-k 64 --show memory
+refused "matrices of experts with too many rows" "--experts 1024: the matrices of a layer's experts have more than 2147483647 rows" 2 $nano_moe --experts 1024 --expert-ff 1048576 --show memory
 refused "no expert" "--experts 0: must be a whole number from 1" 2 $nano_moe --experts 0
 ddp=build/fp32/tiny-ddp
 refused "experts in a trainer that has no scheme for them" "--model nano-moe: has experts; tiny-moe trains it" 2 $nano_moe

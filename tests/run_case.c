@@ -142,7 +142,7 @@ static void create(Run *run, const Case *c, const CaseGroups *g, const Kernels *
     ModelPart part = {
         .placement = placement_of(c, g), .recompute = c->recompute, .stream_parts = c->tensor.sp ? c->tp : 1};
     if (c->t.model.moe.experts) {
-        experts_place(&c->experts, &c->t.model, false, rows, &part);
+        CHECK(!experts_place(&c->experts, &c->t.model, false, rows, &part));
         part.experts.ep_rank = group_rank(g->ep);
         part.experts.model_group = g->model;
     }

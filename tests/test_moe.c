@@ -161,7 +161,7 @@ static void too_many_rows_are_refused(void **state)
     if (g) {
         Kernels kernels = kernels_cpu();
         ModelPart part = {.placement = {.by = SHARD_NOTHING, .ranks = 1, .tp = 1}};
-        experts_place(&c.experts, &c.t.model, false, ROWS, &part);
+        CHECK(!experts_place(&c.experts, &c.t.model, false, ROWS, &part));
         part.experts.ep_rank = rank;
         Model *model = model_create_part(&c.t.model, &kernels, ROWS, part);
         ExpertParallel parallel = experts_parallel(model, g->ep, ROWS);

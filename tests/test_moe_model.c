@@ -114,6 +114,71 @@ static void equals_the_plain_definition(void **state)
     }
 }
 
+/* The auxiliary losses of one micro-step of `steps`, by their definitions in balance.c. */
+static double plain_aux(const Model *m, int sequences, int seq, int steps)
+{
+    const MoeConfig *c = &m->config.moe;
+    int L = m->config.layers, E = c->experts, k = c->top_k, rows = sequences * seq;
+    double f[64] = {0}, P[64] = {0}, sequence_loss = 0, z = 0, aux = 0;
+    for (int l = 0; l < L; l++)
+        for (int s = 0; s < sequences; s++) {
+            double chosen[64] = {0}, scores[64] = {0};
+            for (int i = s * seq; i < (s + 1) * seq; i++) {
+                const real *logit = m->activations->layer[l].moe.logits + (size_t)i * E;
+                double total = 0, exponentials = 0;
+                for (int e = 0; e < E; e++) {
+                    double exponential = exp((double)logit[e]);
+                    exponentials += exponential;
+                    total += c->router == ROUTER_SIGMOID ? 1 / (1 + 1 / exponential) : exponential;
+                }
+                z += log(exponentials) * log(exponentials);
+                for (int e = 0; e < E; e++) {
+                    double exponential = exp((double)logit[e]);
+                    scores[e] += (c->router == ROUTER_SIGMOID ? 1 / (1 + 1 / exponential) : exponential) / total;
+                }
+                for (int j = 0; j < k; j++) chosen[m->activations->layer[l].moe.choice[i * k + j]]++;
+            }
+            for (int e = 0; e < E; e++) {
+                f[e] += chosen[e] / (L * rows);
+                P[e] += scores[e] / (L * rows);
+                sequence_loss += (double)E / k * (chosen[e] / seq) * (scores[e] / seq);
+            }
+        }
+    for (int e = 0; e < E && c->balance == BALANCE_AUX; e++) aux += c->aux_coef * E * f[e] * P[e] / steps;
+    if (c->balance == BALANCE_SEQ_AUX) aux = c->aux_coef * sequence_loss / sequences / steps;
+    return aux + c->z_coef * z / rows / steps;
+}
+
+static void auxiliary_losses_are_those_of_their_definitions(void **state)
+{
+    (void)state;
+    Random r = {.seed = 36};
+    Kernels kernels = kernels_cpu();
+    const double bound = sizeof(real) == 8 ? 1e-12 : 1e-5;
+    for (int round = 0; round < 40; round++) {
+        enum { STEPS = 3 };
+        int seq = random_int(&r, 1, 9), sequences = random_int(&r, 1, 3);
+        ModelConfig c = random_moe(&r, seq);
+        c.moe.balance = (BalanceKind)(round % 4);
+        c.moe.z_coef = round % 3 ? 0 : 0.03;
+        Model *m = create(&c, &kernels, sequences, seq, (ModelPart){0});
+        double want = 0;
+        for (int step = 0; step < STEPS; step++) {
+            Rows rows = random_rows(&r, sequences, seq, c.vocab, 0);
+            model_begin(m, step, STEPS);
+            model_forward(m, m->activations, &rows);
+            model_loss(m, m->activations, 1);
+            want += plain_aux(m, sequences, seq, STEPS);
+            model_backward(m, m->activations);
+            rows_free_host(&rows);
+        }
+        double got = model_read_aux(m);
+        if (!(fabs(got - want) <= bound * fabs(want)))
+            fail_msg("round %d, balance %d, z %g: %.15g instead of %.15g", round, round % 4, c.moe.z_coef, got, want);
+        model_free(m);
+    }
+}
+
 /* --- gradients --- */
 
 static double objective(Model *m, const Rows *rows)
@@ -227,15 +292,15 @@ static void bias_follows_the_counts(void **state)
     c.ff = 0;
     c.moe = (MoeConfig){.experts = 4, .top_k = 1, .ff = 3, .balance = BALANCE_BIAS, .bias_rate = 0.25};
     Model *m = create(&c, &kernels, 1, 4, (ModelPart){0});
+    const int64_t counts[5] = {7, 4, 5, 4, 2}; /* the mean is 5; 2 were dropped */
     for (int l = 0; l < c.layers; l++) {
-        const int64_t counts[5] = {7, 4, 5, 4, 0}; /* the mean is 5 */
         memcpy(m->router.total + l * 5, counts, sizeof counts);
     }
     router_end_step(m);
     for (int l = 0; l < c.layers; l++) {
         const acc want[4] = {(acc)-0.25, (acc)0.25, 0, (acc)0.25};
         assert_memory_equal(m->router.bias + l * 4, want, sizeof want);
-        assert_int_equal(m->router.load[l * 5 + 2], 5);
+        assert_memory_equal(m->router.load + l * 5, counts, sizeof counts);
     }
     model_free(m);
 }
@@ -275,9 +340,9 @@ static void memory_is_the_formula(void **state)
 }
 
 static const struct CMUnitTest tests[] = {
-    cmocka_unit_test(equals_the_plain_definition), cmocka_unit_test(finite_differences),
-    cmocka_unit_test(recompute_and_chunks),        cmocka_unit_test(ties_go_to_the_lower_number),
-    cmocka_unit_test(bias_follows_the_counts),     cmocka_unit_test(capacity_drops_the_last_rows),
-    cmocka_unit_test(memory_is_the_formula),
+    cmocka_unit_test(equals_the_plain_definition),  cmocka_unit_test(auxiliary_losses_are_those_of_their_definitions),
+    cmocka_unit_test(finite_differences),           cmocka_unit_test(recompute_and_chunks),
+    cmocka_unit_test(ties_go_to_the_lower_number),  cmocka_unit_test(bias_follows_the_counts),
+    cmocka_unit_test(capacity_drops_the_last_rows), cmocka_unit_test(memory_is_the_formula),
 };
 TESTING_MAIN(tests)

@@ -85,8 +85,10 @@ const char *experts_apply(const ExpertOptions *options, ModelConfig *model);
 /* Fills in --ep. NULL, or a complaint if the experts cannot be dealt over the ranks. Call when the model is known. */
 const char *experts_check(ExpertOptions *options, const ModelConfig *model, int ranks);
 
-/* The placement and the room for experts, for ModelPart. `rows`: of a micro-step on this rank. */
-void experts_place(const ExpertOptions *options, const ModelConfig *model, bool on_gpu, int rows, ModelPart *part);
+/* The placement and the room for experts, for ModelPart. `rows`: of a micro-step on this rank. NULL, or a complaint if the
+ * room is more than a collective takes. */
+const char *experts_place(const ExpertOptions *options, const ModelConfig *model, bool on_gpu, int rows,
+                          ModelPart *part);
 
 /* Adds this scheme's communication and buffers to what --ledger expects: `steps` steps of `accumulate` micro-steps of
  * `rows` rows on this rank. */

@@ -1,5 +1,6 @@
 /* The flags of experts, and the formulas of what expert parallelism sends and holds. Nothing here reads a running
  * ExpertParallel: --ledger compares these formulas with the counters, and the two must be independent. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,17 +42,32 @@ static BalanceKind balance_of(const char *name)
                                           : BALANCE_NONE;
 }
 
+/* Flags whose value is no rate, or that would have no effect. -1 stands for the model's value. */
+static const char *check_balance(const ExpertOptions *o)
+{
+    bool coef = o->aux_coef != -1, rate = o->bias_rate != -1;
+    if (coef && o->aux_coef < 0) return complain("--aux-coef %g: must be at least 0", o->aux_coef);
+    if (rate && o->bias_rate < 0) return complain("--bias-rate %g: must be at least 0", o->bias_rate);
+    if (coef && strcmp(o->balance, "aux") != 0 && strcmp(o->balance, "seq-aux") != 0)
+        return complain("--aux-coef %g: goes with --balance aux or seq-aux", o->aux_coef);
+    if (rate && strcmp(o->balance, "bias") != 0)
+        return complain("--bias-rate %g: goes with --balance bias", o->bias_rate);
+    return NULL;
+}
+
 const char *experts_apply(const ExpertOptions *o, ModelConfig *model)
 {
     MoeConfig *c = &model->moe;
+    const char *complaint = check_balance(o);
+    if (complaint) return complaint;
     if (!c->experts) { /* a dense model becomes one of experts */
         *c = (MoeConfig){
             .experts = 8, .top_k = 2, .ff = model->ff, .renormalize = true, .aux_coef = 0.01, .bias_rate = 0.001};
         model->ff = 0;
-        if (o->experts && o->experts < c->top_k) c->top_k = (int)o->experts;
     }
     if (c->bias_rate == 0) c->bias_rate = 0.001; /* a folder does not say */
     if (o->experts) c->experts = (int)o->experts;
+    if (o->experts && o->experts < c->top_k) c->top_k = (int)o->experts; /* unless --top-k says otherwise */
     if (o->top_k) c->top_k = (int)o->top_k;
     if (o->expert_ff) c->ff = (int)o->expert_ff;
     if (o->shared_ff >= 0) model->ff = (int)o->shared_ff;
@@ -64,6 +80,10 @@ const char *experts_apply(const ExpertOptions *o, ModelConfig *model)
     c->capacity = o->capacity;
     if (c->top_k > c->experts)
         return complain("--top-k %d: must be at most the model's experts, %d", c->top_k, c->experts);
+    double rows =
+        (double)c->experts * 2 * (c->ff > model->width ? c->ff : model->width); /* of a layer's largest matrix */
+    if (rows > INT_MAX)
+        return complain("--experts %d: the matrices of a layer's experts have more than %d rows", c->experts, INT_MAX);
     return NULL;
 }
 
@@ -90,7 +110,7 @@ static int chunk_rows(int rows, int chunks)
     return (rows + chunks - 1) / chunks;
 }
 
-void experts_place(const ExpertOptions *o, const ModelConfig *model, bool on_gpu, int rows, ModelPart *part)
+const char *experts_place(const ExpertOptions *o, const ModelConfig *model, bool on_gpu, int rows, ModelPart *part)
 {
     int ep = (int)o->ep, E = model->moe.experts, k = model->moe.top_k, chunks = 1 + (int)o->overlap;
     double balanced = (double)chunk_rows(rows, chunks) * k; /* rows that arrive at a rank, on average */
@@ -98,10 +118,15 @@ void experts_place(const ExpertOptions *o, const ModelConfig *model, bool on_gpu
     double worst = (double)chunk_rows(rows, chunks) * most * ep;
     if (model->moe.capacity > 0) /* each rank sends at most so many rows to each expert */
         worst = fmin(worst, (double)ep * local * ceil(model->moe.capacity * rows * k / E));
-    double room = o->room > 0 ? ceil(o->room * balanced) : on_gpu ? 2 * balanced : worst;
+    double room = fmin(worst, o->room > 0 ? ceil(o->room * balanced) : on_gpu ? 2 * balanced : worst);
+    if (room * model->width > INT_MAX)
+        return complain("--expert-room: room for %.0f rows of width %d at a rank is more than one collective takes; "
+                        "--accumulate cuts them",
+                        room, model->width);
     part->experts = (Placement){.by = SHARD_NOTHING, .ep = ep};
     part->expert_chunks = chunks;
-    part->expert_rows = (int)fmin(room, worst);
+    part->expert_rows = (int)room;
+    return NULL;
 }
 
 void experts_expect(Expected *e, const ModelConfig *model, const ModelPart *part, int rows, int accumulate, long steps)

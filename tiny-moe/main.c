@@ -33,7 +33,7 @@ int main(int argc, char **argv)
         agree(complain("--verify: not with --capacity, whose choice of rows depends on the ranks"));
     int ep = (int)options.ep, rows = (int)(config->batch * config->seq / config->accumulate) / ranks;
     ModelPart part = {.placement = {.by = SHARD_NOTHING}, .recompute = config->recompute};
-    experts_place(&options, architecture, on_gpu, rows, &part);
+    agree(experts_place(&options, architecture, on_gpu, rows, &part));
 
     /* For --show and --ledger: what this run will send and hold, by formula. */
     Expected expected = trainer_expect(&t, part);
