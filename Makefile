@@ -28,7 +28,7 @@ KERNELS   ?= $(if $(filter 1,$(DEBUG)),-O0 -g3,-O3 -march=native -fno-math-errno
 
 # ------------------------------------------------------------------------------------------------------------------
 
-TRAINERS := tiny-ddp tiny-fsdp tiny-megatron tiny-cp tiny-moe
+TRAINERS := tiny-ddp tiny-fsdp tiny-megatron tiny-cp tiny-moe tiny-hybrid
 WIDE_VECTORS := $(if $(filter x86_64,$(shell uname -m)),-mprefer-vector-width=512)# no effect without AVX-512
 
 export OMPI_MCA_rmaps_base_oversubscribe := 1# more ranks than cores is normal here
@@ -109,6 +109,7 @@ SOURCES_tiny-fsdp := $(call mine,$(patsubst %,tiny-fsdp/%.c,sharding sharding_pl
 SOURCES_tiny-megatron := $(call mine,$(patsubst %,tiny-megatron/%.c,tensor_parallel tensor_plan)) $(SOURCES_tiny-ddp)
 SOURCES_tiny-cp := $(call mine,$(patsubst %,tiny-cp/%.c,context_parallel context_plan ring allgather ulysses)) $(SOURCES_tiny-ddp)
 SOURCES_tiny-moe := $(call mine,$(patsubst %,tiny-moe/%.c,expert_parallel expert_plan)) $(SOURCES_tiny-ddp)
+SOURCES_tiny-hybrid := $(sort tiny-hybrid/hybrid.c tiny-hybrid/hybrid_plan.c $(SOURCES_tiny-fsdp) $(SOURCES_tiny-megatron) $(SOURCES_tiny-cp) $(SOURCES_tiny-moe))
 SCHEMES := $(sort $(foreach t,$(TRAINERS),$(SOURCES_$t)))
 # The tests whose first line names this build.
 TESTS := $(basename $(notdir $(shell grep -lE '^/\* ranks: .* builds:.* $(VARIANT)( |$$)' tests/test_*.c))) $(if $(filter bf16,$(VARIANT)),,hang read_json)

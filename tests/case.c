@@ -6,6 +6,7 @@
 #include "base/bug.h"
 #include "base/error.h"
 #include "testing.h"
+#include "train/place.h"
 
 /* --- drawing cases --- */
 
@@ -41,6 +42,7 @@ static Case one_device(Random *r)
                   .tensor = {.tp = 1, .overlap_chunks = 1},
                   .experts = {.ep = 1},
                   .context = {.cp = 1, .method = "ring", .layout = "zigzag", .ulysses_size = 1},
+                  .steps = 2,
                   .slow_rank = -1};
 }
 
@@ -188,6 +190,55 @@ Case random_composed_case(Random *r, int index)
     return c;
 }
 
+/* The mesh: every axis has a chance, and at most 16 ranks. */
+static void random_mesh(Random *r, int size[AXES])
+{
+    static const int sizes[] = {1, 2, 4, 2, 3, 8, 1, 2};
+    for (;;) {
+        int ranks = 1;
+        for (int a = 0; a < AXES; a++) ranks *= size[a] = sizes[random_int(r, 0, 7)];
+        if (ranks <= 16 && size[AXIS_TP] != 3) return;
+    }
+}
+
+/* Gives the case experts, dealt in a way that fits its mesh. */
+static void deal_experts(Random *r, Case *c)
+{
+    int ranks = case_ranks(c), ep;
+    HybridOptions o = case_options(c);
+    int copy = shape_copy(hybrid_shape(&o), case_part(c).placement.by != SHARD_NOTHING);
+    do ep = random_divisor(r, ranks);
+    while (copy % ep && ep % copy);
+    random_experts(r, &c->t.model, ep);
+    MoeConfig *m = &c->t.model.moe;
+    if (m->balance == BALANCE_SEQ_AUX && (c->tp > 1 || c->cp > 1)) m->balance = BALANCE_AUX;
+    c->experts = (ExpertOptions){.ep = ep, .overlap = random_int(r, 0, 1)};
+    if (c->tp > 1) c->tensor.sp = 1;
+    if (c->t.ignore == 1 && m->top_k == m->experts) c->t.ignore = 0.7; /* as in random_expert_case */
+}
+
+Case random_hybrid_case(Random *r)
+{
+    static const char *const strategies[] = {"fsdp", "zero1", "fsdp", "zero2", "zero3", "fsdp", "ddp"};
+    int size[AXES];
+    Case c = one_device(r);
+    random_mesh(r, size);
+    c.sharding = random_sharding(r, strategies[random_int(r, 0, 6)]);
+    bool experts = random_int(r, 0, 1);
+    split_along_tp(r, &c, size[AXIS_TP]);
+    if (experts && c.tp > 1 && !c.tensor.sp) c.tensor.sp = 1, c.t.seq = c.t.model.max_seq = c.tp * random_int(r, 1, 3);
+    if (size[AXIS_CP] > 1) cut_along_cp(r, &c, size[AXIS_CP], c.tensor.sp ? c.tp * (int)c.tensor.overlap_chunks : 1);
+    c.fsdp = size[AXIS_FSDP];
+    c.dp = size[AXIS_DP];
+    if (strcmp(c.sharding.strategy, "ddp") == 0) c.dp *= c.fsdp, c.fsdp = 1;
+    if (experts) deal_experts(r, &c);
+    c.recompute = random_int(r, 0, 2) == 0;
+    c.steps = 3;
+    if (c.t.seq < 8 || (c.t.window > 0 && c.t.window < 3))
+        c.t.optimizer = OPTIMIZER_SGD; /* as in random_context_case */
+    return c;
+}
+
 int case_ranks(const Case *c)
 {
     return c->tp * c->cp * c->fsdp * c->dp;
@@ -222,49 +273,81 @@ const char *describe_case(const Case *c)
 
 /* --- formulas --- */
 
-static void expect_case_experts(Expected *e, const Case *c, int rows)
+HybridOptions case_options(const Case *c)
+{
+    HybridOptions o = {.dp = c->dp,
+                       .fsdp = c->fsdp,
+                       .sharding = c->sharding,
+                       .tensor = c->tensor,
+                       .context = c->context,
+                       .experts = c->experts};
+    if (!o.sharding.strategy) o.sharding = sharding_defaults(c->fsdp > 1 ? "fsdp" : "ddp");
+    o.tensor.tp = c->tp; /* cases of one scheme leave out the others' options */
+    o.context.cp = c->cp;
+    if (!o.context.ulysses_size) o.context.ulysses_size = 1;
+    return o;
+}
+
+/* Rows of a micro-step on a rank. */
+static int case_rows(const Case *c)
+{
+    return c->t.sequences * c->t.seq / c->cp;
+}
+
+ModelPart case_part(const Case *c)
+{
+    HybridOptions o = case_options(c);
+    ModelPart part = {.recompute = c->recompute};
+    CHECK(!hybrid_part(&o, &c->t.model, false, case_rows(c), &part));
+    return part;
+}
+
+/* tiny-ddp along dp; the other schemes as in tiny-hybrid. */
+static void expect_ddp(Expected *e, const Case *c, const ModelPart *part, int rows)
 {
     const ModelConfig *model = &c->t.model;
-    size_t ep = (size_t)c->experts.ep;
-    ModelPart part = {.recompute = c->recompute};
-    CHECK(!experts_place(&c->experts, model, false, rows, &part));
-    Params table = experts_table(model, (int)ep, 0);
-    expect_experts(e, model, part.experts);
-    ddp_expect(e, "edp", &table, c->ddp, c->dp / (int)ep, 1);
+    ModelConfig slice = model_config_slice(model, c->tp);
+    int A = c->t.accumulate, ep = part->experts.ep;
+    Params table = params_table_split(model, c->tp, 0);
+    ddp_expect(e, "dp", &table, c->ddp, c->cp * c->fsdp * c->dp, 1);
     params_free(&table);
-    experts_expect(e, model, &part, rows, c->t.accumulate, 1);
-    e->memory[MEMORY_ACTIVATIONS] += moe_activation_bytes(model, (size_t)rows, ep, (size_t)part.expert_rows,
-                                                          (size_t)part.expert_chunks, c->recompute);
+    tensor_expect(e, model, &c->tensor, rows, c->recompute, A, 1, 1);
+    context_expect(e, &slice, &c->context, training_order(&c->t, 1), rows, c->recompute, A, 1);
+    if (!ep) return;
+    Params experts = experts_table(model, ep, 0);
+    ddp_expect(e, "edp", &experts, c->ddp, case_ranks(c) / ep, 1);
+    params_free(&experts);
+    experts_expect(e, model, part, rows / part->stream_parts, A, 1);
 }
 
 Expected case_expected(const Case *c)
 {
     const Training *t = &c->t;
-    Shape shape = {{c->tp, c->cp, c->fsdp, c->dp}};
-    int rows = t->sequences * t->seq / c->cp, stream_parts = c->tensor.sp ? c->tp : 1, reduces = 1;
-    Placement placement = {.tp = c->tp};
-    if (c->sharding.strategy) placement = strategy_find(c->sharding.strategy)->placement;
-    placement.tp = c->tp;
-    placement.ranks = placement.by == SHARD_NOTHING ? 1 : shape_size(shape, ALONG_SHARDS);
-    Expected e = {.optimizer_bytes = t->optimizer == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
-    expect_params(&e, &t->model, placement);
-    e.memory[MEMORY_OPTIMIZER] += sizeof(StepScalars);
+    HybridOptions o = case_options(c);
+    Shape shape = hybrid_shape(&o);
+    ModelPart part = place_sizes(shape, case_part(c));
+    int rows = case_rows(c), stream = rows / part.stream_parts, model_ranks = place_model_ranks(shape, part);
     ModelConfig slice = model_config_slice(&t->model, c->tp);
-    e.memory[MEMORY_ACTIVATIONS] = model_activation_bytes(&slice, (size_t)rows, c->recompute, (size_t)stream_parts);
-    Params table = params_table_split(&t->model, c->tp, 0);
-    if (c->sharding.strategy) {
-        sharding_expect(&e, &table, &c->sharding, shape, t->accumulate, 1);
-        if (sharding_reduces_each(&c->sharding)) reduces = t->accumulate;
-    } else {
-        ddp_expect(&e, "dp", &table, c->ddp, c->cp * c->dp, 1);
+    Expected e = {.optimizer_bytes = t->optimizer == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
+    expect_params(&e, &t->model, part.placement);
+    e.memory[MEMORY_OPTIMIZER] += sizeof(StepScalars);
+    e.memory[MEMORY_ACTIVATIONS] =
+        model_activation_bytes(&slice, (size_t)rows, c->recompute, (size_t)part.stream_parts);
+    if (t->model.moe.experts) {
+        expect_experts(&e, &t->model, part.experts);
+        e.memory[MEMORY_ACTIVATIONS] +=
+            moe_activation_bytes(&t->model, (size_t)stream, (size_t)part.experts.ep, (size_t)part.expert_rows,
+                                 (size_t)part.expert_chunks, c->recompute);
+        int stream_ranks =
+            shape_size(shape, ALONG_ROWS | ALONG_TP); /* counts of each micro-step, and the auxiliary loss */
+        double counts = 8.0 * t->model.layers * (t->model.moe.experts + 1);
+        expect(&e, "stream", COMM_ALL_REDUCE, t->accumulate + 1, t->accumulate * counts + 8, stream_ranks);
     }
-    if (t->model.moe.experts) expect_case_experts(&e, c, rows);
-    params_free(&table);
-    tensor_expect(&e, &t->model, &c->tensor, rows, c->recompute, t->accumulate, reduces, 1);
-    context_expect(&e, &slice, &c->context, training_order(t, 1), rows, c->recompute, t->accumulate, 1);
-    int model_ranks = shape_size(shape, case_model_axes(c));
-    if (c->experts.ep > model_ranks) model_ranks = (int)c->experts.ep;
     if (model_ranks > 1) expect(&e, "model", COMM_ALL_REDUCE, 1, 8, model_ranks);
+    if (c->sharding.strategy)
+        hybrid_expect(&e, &t->model, &o, &part, training_order(t, 1), rows, t->accumulate, 1);
+    else
+        expect_ddp(&e, c, &part, rows);
     return e;
 }
 
@@ -294,8 +377,8 @@ Outcome check_case(const Case *c, int i, double first)
                     "case %d: loss %.1e norm %.1e gradient %.1e of %s: %s", i, out.loss, out.norm, out.gradient,
                     out.where, describe_case(c));
     assert_together(out.later_gradient <= TRAINING_LATER && out.weight <= TRAINING_LATER && out.whole <= TRAINING_LATER,
-                    "case %d: step 2: gradient %.1e weights %.1e whole %.1e, %s: %s", i, out.later_gradient, out.weight,
-                    out.whole, out.where, describe_case(c));
+                    "case %d: later steps: gradient %.1e weights %.1e whole %.1e, %s: %s", i, out.later_gradient,
+                    out.weight, out.whole, out.where, describe_case(c));
     assert_together(out.replicas_equal, "case %d: replicas differ: %s", i, describe_case(c));
     assert_together(out.same_numbers, "case %d: loss or norm differ along tp: %s", i, describe_case(c));
     assert_together(out.same_counts, "case %d: rows of experts, or the router's bias: %s", i, describe_case(c));

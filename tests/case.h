@@ -6,6 +6,7 @@
 #include "context_parallel.h"
 #include "ddp.h"
 #include "expert_parallel.h"
+#include "hybrid.h"
 #include "sharding.h"
 #include "tensor_parallel.h"
 #include "training.h"
@@ -20,6 +21,7 @@ typedef struct {
     ExpertOptions experts; /* ep and overlap; t.model.moe says which experts there are */
     bool one_expert;       /* the router's bias sends every row to expert 0 of each layer; with BALANCE_BIAS */
     bool recompute;
+    int steps;            /* compared: 2 or more */
     int slow_rank;        /* this rank sleeps in its hooks; -1: no rank does */
     const char *tampered; /* after the last step the test changes the last rank's values of this parameter; or NULL */
 } Case;
@@ -27,8 +29,8 @@ typedef struct {
 /* The largest error of each kind over the ranks of the case, in the metric of --verify. */
 typedef struct {
     double loss, gradient, norm;   /* in step 1, before any update; the loss, or the auxiliary loss of experts */
-    double later_gradient, weight; /* gradients of step 2, and weights after it */
-    double whole;                  /* weights after step 2, on ranks that keep whole weights */
+    double later_gradient, weight; /* gradients of later steps, and weights after the last */
+    double whole;                  /* the same weights, on ranks that keep whole weights */
     char where[64];                /* the parameter with the largest error */
     bool replicas_equal;           /* replicas have the same weights, bit for bit */
     char unequal[64];              /* the parameter in which the last rank's replicas differ; or empty */
@@ -49,6 +51,9 @@ Case random_tensor_case(Random *random, int index);
 Case random_context_case(Random *random, int index);
 Case random_expert_case(Random *random, int index);
 Case random_composed_case(Random *random, int index);
+
+/* All axes at once, on at most 16 ranks: dense models and models of experts. */
+Case random_hybrid_case(Random *random);
 
 /* The options of a strategy, with prefetch, reshard and sharded accumulation switched on, as by default. */
 ShardingOptions sharding_defaults(const char *strategy);
@@ -76,17 +81,16 @@ const char *describe_case(const Case *c);
 /* The groups of a case: those of its mesh, and those that the schemes use. */
 typedef struct {
     Mesh mesh;
-    ShardGroups shard; /* shard.replicate is the group along dp */
-    Group *tp, *kv, *model;
-    Group *ep, *same_experts;
-    ContextGroups context;
+    HybridGroups of;       /* of.dense.replicate is the group along dp */
+    Group *model, *stream; /* model NULL: each rank holds everything */
 } CaseGroups;
 
 /* [all ranks of the world] The groups are made once for each shape. NULL on ranks that are not in the case. */
 const CaseGroups *case_groups(const Case *c);
 
-/* The axes along which each rank holds another part of the model. */
-unsigned case_model_axes(const Case *c);
+/* The case as tiny-hybrid's flags, and what a rank holds, without its coordinates. tiny-ddp is strategy ddp. */
+HybridOptions case_options(const Case *c);
+ModelPart case_part(const Case *c);
 
 /* What one step of the case sends and holds, by formula. */
 Expected case_expected(const Case *c);

@@ -1,6 +1,7 @@
 /* The groups of a case. Cases that use the same groups share them. */
 #include "base/error.h"
 #include "case.h"
+#include "train/place.h"
 
 Group *first_ranks(int ranks)
 {
@@ -11,32 +12,19 @@ Group *first_ranks(int ranks)
     return made[ranks];
 }
 
-static CaseGroups make_groups(Shape shape, ShardBy by, Group *world)
-{
-    CaseGroups g = {0};
-    g.mesh = mesh_create(world, shape);
-    g.shard = sharding_groups(&g.mesh, by);
-    g.tp = mesh_group(&g.mesh, ALONG_TP, "tp");
-    return g;
-}
-
-unsigned case_model_axes(const Case *c)
-{
-    bool shards = c->sharding.strategy && strategy_find(c->sharding.strategy)->placement.by != SHARD_NOTHING;
-    return shards || c->fsdp > 1 ? ALONG_TP | ALONG_SHARDS : ALONG_TP;
-}
-
 static bool same_groups(const Case *a, const Case *b)
 {
     bool kv = a->tp == b->tp && (a->t.model.kv_heads < a->tp ? a->t.model.kv_heads : 0) ==
                                     (b->t.model.kv_heads < b->tp ? b->t.model.kv_heads : 0);
-    return kv && a->cp == b->cp && a->fsdp == b->fsdp && a->dp == b->dp && case_model_axes(a) == case_model_axes(b) &&
+    bool experts = (a->t.model.moe.experts > 0) == (b->t.model.moe.experts > 0);
+    bool shards = (case_part(a).placement.by == SHARD_NOTHING) == (case_part(b).placement.by == SHARD_NOTHING);
+    return kv && experts && shards && a->cp == b->cp && a->fsdp == b->fsdp && a->dp == b->dp &&
            a->context.ulysses_size == b->context.ulysses_size && a->experts.ep == b->experts.ep;
 }
 
 const CaseGroups *case_groups(const Case *c)
 {
-    enum { KINDS = 96 };
+    enum { KINDS = 512 };
     static struct {
         Case of;
         CaseGroups groups;
@@ -50,16 +38,11 @@ const CaseGroups *case_groups(const Case *c)
         made[count++].of = *c;
         CaseGroups *g = &made[i].groups;
         if (world) {
-            ShardBy by = case_model_axes(c) == ALONG_TP ? SHARD_NOTHING : SHARD_MODEL;
-            *g = make_groups((Shape){{c->tp, c->cp, c->fsdp, c->dp}}, by, world);
-            if (shape_size(g->mesh.shape, case_model_axes(c)) > 1)
-                g->model = mesh_group(&g->mesh, case_model_axes(c), "model");
-            int ep = c->experts.ep ? (int)c->experts.ep : 1;
-            if (ep > 1) g->model = mesh_experts(&g->mesh, ep, "model");
-            g->ep = mesh_experts(&g->mesh, ep, "ep");
-            g->same_experts = mesh_same_experts(&g->mesh, ep, "edp");
-            g->kv = tensor_kv_group(g->tp, &c->t.model);
-            g->context = context_groups(&g->mesh, &c->context);
+            HybridOptions options = case_options(c);
+            g->mesh = mesh_create(world, hybrid_shape(&options));
+            g->of = hybrid_groups(&g->mesh, &options, &c->t.model);
+            g->model = place_model_group(&g->mesh, case_part(c));
+            g->stream = mesh_group(&g->mesh, ALONG_ROWS | ALONG_TP, "stream");
         }
     }
     return world ? &made[i].groups : NULL;

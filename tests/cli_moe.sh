@@ -19,7 +19,7 @@ refused "more rows of experts than a collective takes" "is more than one collect
 refused "matrices of experts with too many rows" "--experts 1024: the matrices of a layer's experts have more than 2147483647 rows" 2 $nano_moe --experts 1024 --expert-ff 1048576 --show memory
 refused "no expert" "--experts 0: must be a whole number from 1" 2 $nano_moe --experts 0
 ddp=build/fp32/tiny-ddp
-refused "experts in a trainer that has no scheme for them" "--model nano-moe: has experts; tiny-moe trains it" 2 $nano_moe
+refused "experts in a trainer that has no scheme for them" "--model nano-moe: has experts; tiny-moe and tiny-hybrid train it" 2 $nano_moe
 
 for flags in "" "--ep 2 --accumulate 2 --ignore 0.5" "--ep 1" "--balance seq-aux --z-loss 0.01 --shared-ff 10 --expert-overlap 1" \
     "--router sigmoid --balance bias --recompute" "--renormalize 0 --top-k 8 --balance none"; do

@@ -104,10 +104,11 @@ static Subject create_subject(int index)
     part.placement.tp_rank = g->mesh.coordinate[AXIS_TP];
     part.placement.model_group = g->model;
     s.model = model_create_part(&c.t.model, &s.kernels, 8, part);
-    replicas_add(&s.replicas, &s.model->params, g->shard.replicate, EQUAL_SHARDS);
-    if (part.placement.whole_weights) replicas_add(&s.replicas, &s.model->params, g->shard.gather, EQUAL_WHOLE_WEIGHTS);
-    replicas_add(&s.replicas, &s.model->params, g->tp, EQUAL_NORMS);
-    replicas_add(&s.replicas, &s.model->params, g->kv, EQUAL_KV_HEADS);
+    replicas_add(&s.replicas, &s.model->params, g->of.dense.replicate, EQUAL_SHARDS);
+    if (part.placement.whole_weights)
+        replicas_add(&s.replicas, &s.model->params, g->of.dense.gather, EQUAL_WHOLE_WEIGHTS);
+    replicas_add(&s.replicas, &s.model->params, g->of.tp, EQUAL_OVER_TP);
+    replicas_add(&s.replicas, &s.model->params, g->of.kv, EQUAL_KV_HEADS);
     return s;
 }
 

@@ -13,6 +13,7 @@
 #include "data/batch.h"
 #include "kernels/memory.h"
 #include "model/model.h"
+#include "train/place.h"
 
 /* --- hooks that observe the schemes' hooks --- */
 
@@ -63,13 +64,10 @@ typedef struct {
     Model *model;
     Batch batch;
     Optimizer optimizer;
-    bool sharded;
-    Sharding sharding;
-    Ddp ddp;
-    TensorParallel tensor;
-    ContextParallel context;
-    ExpertParallel experts;
-    Ddp expert_ddp;
+    bool sharded;        /* tiny-hybrid's composition; else the same schemes with tiny-ddp */
+    Hybrid hybrid;       /* with tiny-ddp: tensor, context and experts of it */
+    Ddp ddp, expert_ddp; /* with tiny-ddp */
+    SeamChain chain[2];
 } Run;
 
 /* The training step of main.c, from the batch that is read to the reduced gradients. `alone`: no scheme, for the
@@ -85,9 +83,9 @@ static double accumulate_gradients(Run *run, bool alone)
         model_loss(model, model->activations, batch_scale(&run->batch));
         model_backward(model, model->activations);
     }
-    if (!alone && run->sharded) sharding_finish(&run->sharding);
+    if (!alone && run->sharded) hybrid_finish(&run->hybrid);
     if (!alone && !run->sharded) ddp_finish(&run->ddp);
-    if (!alone && model->experts.count) ddp_finish(&run->expert_ddp);
+    if (!alone && !run->sharded && model->experts.count) ddp_finish(&run->expert_ddp);
     return model_read_loss(model);
 }
 
@@ -121,49 +119,61 @@ static Run create_twin(const Case *c, const Data *data, const Kernels *kernels)
     return twin;
 }
 
-static Placement placement_of(const Case *c, const CaseGroups *g)
+/* As in the main.c of tiny-megatron, tiny-cp and tiny-moe. */
+static void plug_ddp(Run *run, const Case *c, const CaseGroups *g, int rows)
 {
-    Placement p = {.by = SHARD_NOTHING};
-    if (c->sharding.strategy) p = strategy_find(c->sharding.strategy)->placement;
-    bool sharded = p.by != SHARD_NOTHING;
-    p.ranks = sharded ? shape_size(g->mesh.shape, ALONG_SHARDS) : 1;
-    p.rank = sharded ? shape_index(g->mesh.shape, group_rank(g->mesh.world), ALONG_SHARDS) : 0;
-    p.tp = c->tp;
-    p.tp_rank = g->mesh.coordinate[AXIS_TP];
-    p.model_group = g->model;
-    p.replica = group_rank(g->ep); /* 0 without experts */
-    return p;
+    Model *model = run->model;
+    Hybrid *h = &run->hybrid;
+    h->tensor = tensor_create(model, g->of.tp, g->of.kv, c->tensor, rows);
+    h->context = context_create(model, g->of.context, &c->context, run->batch.order, rows);
+    if (c->tp > 1) model->seams.features = tensor_seam(&h->tensor);
+    if (c->cp > 1) model->seams.sequence = context_seam(&h->context);
+    run->ddp = ddp_create(&model->params, &model->micro_step, g->of.dense.replicate, c->ddp);
+    model->seams.parameters = seam_chain(&run->chain[0], tensor_parameter_seam(&h->tensor), ddp_seam(&run->ddp));
+    if (!model->experts.count) return;
+    Group *sum = BUG(expert_sum_over_all) ? g->of.dense.replicate : g->of.same_experts.replicate;
+    h->experts = experts_parallel(model, g->of.ep, rows / model->stream_parts);
+    model->seams.experts = experts_seam(&h->experts);
+    run->expert_ddp = ddp_create(&model->experts, &model->micro_step, sum, c->ddp);
+    model->seams.parameters = seam_chain(&run->chain[1], ddp_seam(&run->expert_ddp), model->seams.parameters);
+}
+
+static void free_ddp(Run *run)
+{
+    tensor_free(&run->hybrid.tensor);
+    context_free(&run->hybrid.context);
+    experts_free(&run->hybrid.experts);
+    ddp_free(&run->ddp);
+    ddp_free(&run->expert_ddp);
 }
 
 /* Creates all but the batch: the caller made it before it noted the bytes held, so the formulas leave it out. */
 static void create(Run *run, const Case *c, const CaseGroups *g, const Kernels *kernels)
 {
     int rows = run->batch.step_rows;
-    ModelPart part = {
-        .placement = placement_of(c, g), .recompute = c->recompute, .stream_parts = c->tensor.sp ? c->tp : 1};
-    if (c->t.model.moe.experts) {
-        CHECK(!experts_place(&c->experts, &c->t.model, false, rows, &part));
-        part.experts.ep_rank = group_rank(g->ep);
-        part.experts.model_group = g->model;
-    }
+    HybridOptions options = case_options(c);
     run->sharded = c->sharding.strategy != NULL;
-    run->model = model_create_part(&c->t.model, kernels, rows, part);
+    run->model = model_create_part(&c->t.model, kernels, rows, place_rank(&g->mesh, case_part(c), g->model));
     Params *params = &run->model->params;
     params_init(params, kernels, (uint64_t)c->t.seed);
+    if (c->t.model.moe.experts) prepare_router(run->model, c, g->stream);
     if (run->sharded)
-        run->sharding =
-            sharding_create(params, &run->model->micro_step, kernels, g->shard, c->sharding, c->t.accumulate);
+        hybrid_plug(&run->hybrid, run->model, g->of, &options, run->batch.order, rows, c->t.accumulate);
     else
-        run->ddp = ddp_create(params, &run->model->micro_step, g->shard.replicate, c->ddp);
-    run->tensor = tensor_create(run->model, g->tp, g->kv, c->tensor, rows);
-    run->context = context_create(run->model, g->context, &c->context, run->batch.order, rows);
-    if (c->t.model.moe.experts) {
-        Group *sum = BUG(expert_sum_over_all) ? g->shard.replicate : g->same_experts;
-        prepare_router(run->model, c, g->mesh.rows_group);
-        run->experts = experts_parallel(run->model, g->ep, rows);
-        run->expert_ddp = ddp_create(&run->model->experts, &run->model->micro_step, sum, c->ddp);
-    }
+        plug_ddp(run, c, g, rows);
     run->optimizer = optimizer_create(training_recipe(&c->t), params, kernels);
+}
+
+static void case_replicas(const Run *run, const CaseGroups *g, Replicas *replicas)
+{
+    if (run->sharded) {
+        hybrid_replicas(&run->hybrid, replicas);
+        return;
+    }
+    ddp_replicas(&run->ddp, replicas);
+    tensor_replicas(&run->hybrid.tensor, replicas);
+    if (run->model->experts.count)
+        replicas_add(replicas, &run->model->experts, g->of.same_experts.replicate, EQUAL_SHARDS);
 }
 
 static void destroy(Run *run)
@@ -204,30 +214,29 @@ static void step_and_compare(Run *run, Run *twin, const CaseGroups *g, long step
     batch_read(&twin->batch, step);
     double loss = accumulate_gradients(run, false), want = accumulate_gradients(twin, true);
     double aux = model_read_aux(run->model), aux_want = model_read_aux(twin->model);
-    out->same_numbers = comm_same_bits(g->tp, &loss, sizeof loss) && out->same_numbers;
+    out->same_numbers = comm_same_bits(g->of.tp, &loss, sizeof loss) && out->same_numbers;
     comm_uncounted(1);
     comm_all_reduce(g->mesh.rows_group, &loss, 1, COMM_DOUBLE, COMM_SUM);
-    comm_all_reduce(g->mesh.rows_group, &aux, 1, COMM_DOUBLE, COMM_SUM);
     comm_uncounted(0);
     spoil_padding(ours);
     optimizer_measure(&run->optimizer, ours, step);
     optimizer_measure(&twin->optimizer, theirs, step);
     double error = worst_error(ours, GRADS, theirs, out);
     double norm = optimizer_read_norm(&run->optimizer), norm_want = optimizer_read_norm(&twin->optimizer);
-    out->same_numbers = comm_same_bits(g->tp, &norm, sizeof norm) && out->same_numbers;
+    out->same_numbers = comm_same_bits(g->of.tp, &norm, sizeof norm) && out->same_numbers;
     if (step == 0) {
         out->loss = fmax(fabs(loss - want) / fmax(fabs(want), 1e-3), fabs(aux - aux_want) / fmax(aux_want, 1e-3));
         out->gradient = error;
         out->norm = fabs(norm - norm_want) / fmax(norm_want, 1e-3);
     } else {
-        out->later_gradient = error;
+        out->later_gradient = fmax(out->later_gradient, error);
     }
     optimizer_step(&run->optimizer, ours);
     optimizer_step(&twin->optimizer, theirs);
     router_end_step(run->model);
     router_end_step(twin->model);
     out->same_counts = same_router(run->model, twin->model) && out->same_counts;
-    if (run->sharded) sharding_publish(&run->sharding);
+    if (run->sharded) hybrid_publish(&run->hybrid);
 }
 
 static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
@@ -242,31 +251,34 @@ static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
     create(&run, c, g, &kernels);
     Params *ours = &run.model->params, *theirs = &twin.model->params;
 
-    Watch w = {.params = ours, .gather = g->shard.gather, .slow = group_rank(g->mesh.world) == c->slow_rank};
+    Watch w = {.params = ours, .gather = g->of.dense.gather, .slow = group_rank(g->mesh.world) == c->slow_rank};
     ParameterSeam inner = {&w, watch_before_forward, watch, watch, NULL};
     ParameterSeam outer = {&w, begins_forward, NULL, NULL, watch};
-    ParameterSeam schemes = run.sharded ? sharding_seam(&run.sharding) : ddp_seam(&run.ddp);
-    SeamChain chain[4];
-    schemes = seam_chain(&chain[0], tensor_parameter_seam(&run.tensor), schemes);
-    schemes = seam_chain(&chain[1], inner, schemes);
-    if (run.model->experts.count) {
-        schemes = seam_chain(&chain[3], ddp_seam(&run.expert_ddp), schemes);
-        run.model->seams.experts = experts_seam(&run.experts);
-    }
-    run.model->seams.parameters = seam_chain(&chain[2], schemes, outer);
-    if (c->tp > 1) run.model->seams.features = tensor_seam(&run.tensor);
-    if (c->cp > 1) run.model->seams.sequence = context_seam(&run.context);
+    SeamChain chain[2];
+    ParameterSeam *seam = &run.model->seams.parameters;
+    *seam = seam_chain(&chain[0], inner, *seam);
+    *seam = seam_chain(&chain[1], *seam, outer);
     Replicas replicas = {0};
-    run.sharded ? sharding_replicas(&run.sharding, &replicas) : ddp_replicas(&run.ddp, &replicas);
-    tensor_replicas(&run.tensor, &replicas);
-    replicas_add(&replicas, &run.model->experts, g->same_experts, EQUAL_SHARDS);
+    case_replicas(&run, g, &replicas);
     out.replicas_equal = params_unequal(ours, &kernels, &replicas) == NULL;
 
     Expected expected = case_expected(c);
-    Group *counted[] = {g->shard.gather, g->shard.reduce, g->shard.replicate, g->tp, g->kv,
-                        g->model,        g->context.team, g->context.teams,   g->ep, g->same_experts};
-    for (long step = 0; step < 2; step++) {
-        Counters before = training_counters(counted, 10);
+    const HybridGroups *of = &g->of;
+    Group *counted[] = {of->dense.gather,
+                        of->dense.reduce,
+                        of->dense.replicate,
+                        of->tp,
+                        of->kv,
+                        g->model,
+                        g->stream,
+                        of->context.team,
+                        of->context.teams,
+                        of->ep,
+                        of->same_experts.gather,
+                        of->same_experts.reduce,
+                        of->same_experts.replicate};
+    for (long step = 0; step < c->steps; step++) {
+        Counters before = training_counters(counted, 13);
         step_and_compare(&run, &twin, g, step, &out);
         if (!*out.ledger) training_ledger(out.ledger, sizeof out.ledger, &expected, &before, held);
     }
@@ -283,11 +295,7 @@ static Outcome train(const Case *c, const CaseGroups *g, const Data *data)
     out.bits = bits_of(ours);
 
     destroy(&run);
-    tensor_free(&run.tensor);
-    context_free(&run.context);
-    experts_free(&run.experts);
-    ddp_free(&run.expert_ddp);
-    run.sharded ? sharding_free(&run.sharding) : ddp_free(&run.ddp);
+    run.sharded ? hybrid_free(&run.hybrid) : free_ddp(&run);
     destroy(&twin);
     return out;
 }

@@ -96,7 +96,7 @@ static double run(const Case *c, const CaseGroups *g, const Data *data, Random *
     one_call(&a, &kernels, &all);
 
     Model *model = model_create(&c->t.model, &kernels, rows.count);
-    ContextParallel context = context_create(model, g->context, &c->context, order, rows.count);
+    ContextParallel context = context_create(model, g->of.context, &c->context, order, rows.count);
     SequenceSeam seam = context_seam(&context);
     seam.forward(seam.self, mine.out, mine.lse, mine.qkv, &rows);
     seam.backward(seam.self, mine.dqkv, mine.dot, mine.dout, mine.out, mine.lse, mine.qkv, &rows);

@@ -71,7 +71,7 @@ static void lse_not_merged(void **state)
 static long calls_so_far(const Case *c, const char *group, CommKind kind)
 {
     const CaseGroups *g = case_groups(c);
-    Group *all[] = {g->context.teams, g->context.team, g->shard.replicate};
+    Group *all[] = {g->of.context.teams, g->of.context.team, g->of.dense.replicate};
     for (int i = 0; i < 3; i++)
         if (strcmp(group_name(all[i]), group) == 0) return group_count(all[i], kind).calls;
     fail_msg("no group is called %s", group);

@@ -68,7 +68,7 @@ static void overwrite_shard(void **state)
 static long calls_so_far(const Case *c, const char *group, CommKind kind)
 {
     const CaseGroups *g = case_groups(c);
-    Group *all[] = {g->shard.gather, g->shard.reduce, g->shard.replicate, g->model};
+    Group *all[] = {g->of.dense.gather, g->of.dense.reduce, g->of.dense.replicate, g->model};
     for (int i = 0; i < 4; i++)
         if (strcmp(group_name(all[i]), group) == 0) return group_count(all[i], kind).calls;
     fail_msg("no group is called %s", group);

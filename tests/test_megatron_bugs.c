@@ -69,7 +69,7 @@ static void local_softmax(void **state)
 static long calls_so_far(const Case *c, const char *group, CommKind kind)
 {
     const CaseGroups *g = case_groups(c);
-    Group *all[] = {g->tp, g->kv, g->model};
+    Group *all[] = {g->of.tp, g->of.kv, g->model};
     for (int i = 0; i < 3; i++)
         if (strcmp(group_name(all[i]), group) == 0) return group_count(all[i], kind).calls;
     fail_msg("no group is called %s", group);

@@ -155,7 +155,8 @@ static void too_many_rows_are_refused(void **state)
     c.experts.overlap = 0;
     c.experts.room = 1.5;
     const CaseGroups *g = case_groups(&c);
-    int rank = g ? group_rank(g->ep) : 2, first[] = {0, 0, ROWS, ROWS, ROWS}, expert_first[3]; /* all go to expert 1 */
+    int rank = g ? group_rank(g->of.ep) : 2, first[] = {0, 0, ROWS, ROWS, ROWS},
+        expert_first[3]; /* all go to expert 1 */
     char text[400] = "";
     job_ended = -1;
     if (g) {
@@ -164,7 +165,7 @@ static void too_many_rows_are_refused(void **state)
         CHECK(!experts_place(&c.experts, &c.t.model, false, ROWS, &part));
         part.experts.ep_rank = rank;
         Model *model = model_create_part(&c.t.model, &kernels, ROWS, part);
-        ExpertParallel parallel = experts_parallel(model, g->ep, ROWS);
+        ExpertParallel parallel = experts_parallel(model, g->of.ep, ROWS);
         ExpertSeam seam = experts_seam(&parallel);
         call_plan(&seam, 1, expert_first, first, text, sizeof text);
         experts_free(&parallel);

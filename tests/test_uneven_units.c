@@ -127,7 +127,7 @@ static void run(const char *strategy, int fsdp, int accumulate, bool reshard, bo
     ShardingOptions options = sharding_defaults(strategy);
     options.reshard = reshard;
     options.accumulate_sharded = accumulate_sharded;
-    Sharding s = sharding_create(&p, &step, &kernels, g->shard, options, accumulate);
+    Sharding s = sharding_create(&p, &step, &kernels, g->of.dense, options, accumulate);
     bool there = true;
     for (int m = 0; m < accumulate; m++) {
         step.index = m;

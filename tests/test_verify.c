@@ -105,7 +105,7 @@ static void judges_numbers(const Subject *s)
 
 static bool concerns(Equality equal, const View *v)
 {
-    if (equal == EQUAL_NORMS) return v->vector;
+    if (equal == EQUAL_OVER_TP) return v->vector;
     return equal != EQUAL_KV_HEADS || v->partial == PARTIAL_BY_KV_HEADS;
 }
 

@@ -27,7 +27,7 @@ DataOrder training_order(const Training *t, int replicas);
 OptimizerConfig training_recipe(const Training *t);
 
 /* The counters of calls and payload of some groups at one moment, to be compared with the formulas. */
-enum { COUNTERS_MAX = 10 };
+enum { COUNTERS_MAX = 13 };
 typedef struct {
     Group *group[COUNTERS_MAX];
     int groups;

@@ -134,6 +134,7 @@ static void start_gather(Sharding *s, int unit)
     if (slot->unit == unit) return;
     CHECK(slot->unit < 0);
     slot->unit = unit;
+    if (mine->padded == 0) return; /* the root unit of experts is empty */
     slot->gather = comm_start_all_gather(s->groups.gather, slot->weights, mine->weights, mine->padded, COMM_REAL);
 }
 
@@ -165,6 +166,7 @@ static void start_reduce(Sharding *s, int unit)
     Fsdp *f = s->state;
     GradSlot *slot = grad_slot(f, unit);
     Shard *mine = s->params->unit[unit].shard;
+    if (mine->padded == 0) return;
     slot->unit = unit;
     if (f->narrow) {
         s->kernels.cast(slot->narrow, slot->grads, padded(s, unit));

@@ -24,7 +24,8 @@ int main(int argc, char **argv)
     /* For --show and --ledger: what this run will send and hold, by formula. */
     Expected expected = trainer_expect(&t, part);
     Params table = params_table(&config->architecture);
-    sharding_expect(&expected, &table, &options, shape, (int)config->accumulate, config->steps);
+    sharding_expect(&expected, &table, &options, sharding_layout(shape, part.placement.by), (int)config->accumulate,
+                    config->steps);
     params_free(&table);
     if (*config->show) {
         if (comm_world_rank() == 0 && !show(config, shape, part, &expected))

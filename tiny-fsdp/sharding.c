@@ -65,6 +65,16 @@ ShardGroups sharding_groups(const Mesh *mesh, ShardBy by)
     return groups;
 }
 
+ShardGroups sharding_expert_groups(const Mesh *mesh, int ep, ShardBy by)
+{
+    ShardGroups groups = {0};
+    int copy = shape_expert_copy(mesh->shape, ep, by != SHARD_NOTHING);
+    groups.gather = mesh_expert_shards(mesh, ep, copy, "egather");
+    groups.reduce = mesh_expert_shards(mesh, ep, copy, "ereduce");
+    groups.replicate = mesh_expert_replicas(mesh, copy, "edp");
+    return groups;
+}
+
 Sharding sharding_create(Params *params, MicroStep *micro_step, const Kernels *kernels, ShardGroups groups,
                          ShardingOptions options, int accumulate)
 {

@@ -70,6 +70,13 @@ typedef struct {
     Group *replicate;       /* the ranks that hold the same shards, one from each shard group */
 } ShardGroups;
 
+/* The same in numbers, for formulas: the size of a shard group, the number of ranks that hold the same shards, and the
+ * groups' names. With SHARD_NOTHING: 1, and all replicas. */
+typedef struct {
+    int ranks, copies;
+    const char *gather, *reduce, *replicate;
+} ShardLayout;
+
 typedef struct Sharding Sharding;
 
 /* One strategy. An empty member does nothing. `create` returns the strategy's own state, Sharding.state. */
@@ -100,9 +107,14 @@ struct Sharding {
 const Strategy *strategy_find(const char *name);
 
 /* [all ranks of the mesh] Makes the groups: along fsdp and cp twice, and along dp; a placement that shards nothing has
- * its replicas along all three. Ranks along cp compute
- * different rows with the same weights, so they shard these like ranks along fsdp. */
+ * its replicas along all three. Ranks along cp compute different rows with the same weights, so they shard these like
+ * ranks along fsdp. */
 ShardGroups sharding_groups(const Mesh *mesh, ShardBy by);
+ShardLayout sharding_layout(Shape shape, ShardBy by);
+
+/* The same for experts that are dealt over ep ranks (mesh.h): the ranks of one copy with the same experts share them. */
+ShardGroups sharding_expert_groups(const Mesh *mesh, int ep, ShardBy by);
+ShardLayout sharding_expert_layout(Shape shape, int ep, ShardBy by);
 
 /* [all ranks] Allocates the strategy's buffers; sharding_seam then gives the hooks. `params` must be created with the
  * strategy's placement, and initialized. A strategy that keeps whole weights gathers them here for the first time;
@@ -138,8 +150,8 @@ Shape sharding_shape(const ShardingOptions *options, int ranks);
 bool sharding_reduces_each(const ShardingOptions *options);
 
 /* Adds this scheme's communication in `steps` steps, and its buffers, to what --ledger expects. `params` is the table
- * of the whole model, or of one rank's slice along tp. */
-void sharding_expect(Expected *expected, const Params *params, const ShardingOptions *options, Shape shape,
+ * of the whole model, or of one rank's slice along tp, or of one rank's experts. */
+void sharding_expect(Expected *expected, const Params *params, const ShardingOptions *options, ShardLayout layout,
                      int accumulate, long steps);
 
 /* Prints one step's compute and collectives (--show plan). */

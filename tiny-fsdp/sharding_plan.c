@@ -76,10 +76,10 @@ bool sharding_reduces_each(const ShardingOptions *o)
 
 /* Sizes of a model that is sharded over n ranks, in elements with padding: n times what one rank holds. */
 typedef struct {
-    int units, views, views_of_root, n;
-    double model;                 /* sharded as a whole */
-    double root, layers, layer;   /* sharded by unit: the root, all layers, the largest layer */
-    double by_view, largest_view; /* sharded by view: all views, the largest view */
+    int units, views, views_of_root, n; /* units: those that have parameters */
+    double model;                       /* sharded as a whole */
+    double root, layers, layer;         /* sharded by unit: the root, all layers, the largest layer */
+    double by_view, largest_view;       /* sharded by view: all views, the largest view */
 } Sizes;
 
 static double padded(size_t count, int n)
@@ -95,7 +95,7 @@ static double most(double a, double b)
 
 static Sizes sizes_of(const Params *p, int n)
 {
-    Sizes s = {.units = p->units, .views = p->views, .n = n, .model = padded(p->count, n)};
+    Sizes s = {.units = p->units - (p->unit[0].count == 0), .views = p->views, .n = n, .model = padded(p->count, n)};
     s.root = padded(p->unit[0].count, n);
     for (int u = 1; u < p->units; u++) {
         s.layers += padded(p->unit[u].count, n);
@@ -114,32 +114,32 @@ static void hold_buffers(Expected *e, double bytes)
     e->memory[MEMORY_BUFFERS] += (size_t)bytes;
 }
 
-static void expect_zero1(Expected *e, const Sizes *s, long steps)
+static void expect_zero1(Expected *e, const Sizes *s, const ShardLayout *l, long steps)
 {
     double k = (double)steps;
-    expect(e, "gather", COMM_ALL_GATHER, k, k * s->model * sizeof(real), s->n);
-    expect(e, "reduce", COMM_REDUCE_SCATTER, k, k * s->model * sizeof(acc), s->n);
+    expect(e, l->gather, COMM_ALL_GATHER, k, k * s->model * sizeof(real), s->n);
+    expect(e, l->reduce, COMM_REDUCE_SCATTER, k, k * s->model * sizeof(acc), s->n);
 }
 
-static void expect_zero2(Expected *e, const Sizes *s, int A, long steps)
+static void expect_zero2(Expected *e, const Sizes *s, const ShardLayout *l, int A, long steps)
 {
     double k = (double)steps, all = s->root + s->layers;
     double reduced = A > 1 ? most(s->root, s->layer) / s->n : 0;
-    expect(e, "gather", COMM_ALL_GATHER, k * s->units, k * all * sizeof(real), s->n);
-    expect(e, "reduce", COMM_REDUCE_SCATTER, k * A * s->units, k * A * all * sizeof(acc), s->n);
+    expect(e, l->gather, COMM_ALL_GATHER, k * s->units, k * all * sizeof(real), s->n);
+    expect(e, l->reduce, COMM_REDUCE_SCATTER, k * A * s->units, k * A * all * sizeof(acc), s->n);
     hold_buffers(e, (s->root + s->layer + reduced) * sizeof(acc));
 }
 
-static void expect_zero3(Expected *e, const Params *p, const Sizes *s, int A, long steps)
+static void expect_zero3(Expected *e, const Params *p, const Sizes *s, const ShardLayout *l, int A, long steps)
 {
     double k = (double)steps * A, root = 0, unpadded_layer = 0;
     for (int v = 0; v < p->views; v++)
         if (p->view[v].unit == 0) root += padded(p->view[v].size, s->n);
     for (int u = 1; u < p->units; u++) unpadded_layer = most(unpadded_layer, (double)p->unit[u].count);
     double units = (double)p->unit[0].count + unpadded_layer, reduced = A > 1 ? s->largest_view / s->n : 0;
-    expect(e, "gather", COMM_ALL_GATHER, k * (2 * s->views - s->views_of_root),
+    expect(e, l->gather, COMM_ALL_GATHER, k * (2 * s->views - s->views_of_root),
            k * (2 * s->by_view - root) * sizeof(real), s->n);
-    expect(e, "reduce", COMM_REDUCE_SCATTER, k * s->views, k * s->by_view * sizeof(acc), s->n);
+    expect(e, l->reduce, COMM_REDUCE_SCATTER, k * s->views, k * s->by_view * sizeof(acc), s->n);
     hold_buffers(e, (units + s->largest_view) * (sizeof(real) + sizeof(acc)) + reduced * sizeof(acc));
 }
 
@@ -155,19 +155,19 @@ static double in_turn(const Params *p, int n, int slots)
     return all;
 }
 
-static void expect_fsdp(Expected *e, const Params *p, const Sizes *s, const ShardingOptions *o, int dp, int A,
-                        long steps)
+static void expect_fsdp(Expected *e, const Params *p, const Sizes *s, const ShardingOptions *o, const ShardLayout *l,
+                        int A, long steps)
 {
-    int layers = s->units - 1;
+    int layers = p->units - 1, root = p->unit[0].count > 0;
     double k = (double)steps, all = s->root + s->layers, two = in_turn(p, s->n, layers < 2 ? layers : 2);
     bool whole = A > 1 && !o->accumulate_sharded, narrow = strcmp(o->reduce, "real") == 0 && MASTER_BYTES;
-    double gathers = o->reshard ? A * (1 + 2.0 * layers) : s->units;
+    double gathers = o->reshard ? A * (root + 2.0 * layers) : s->units;
     double gathered = o->reshard ? A * (s->root + 2 * s->layers) : all;
     double reduces = whole ? 1 : A;
-    expect(e, "gather", COMM_ALL_GATHER, k * gathers, k * gathered * sizeof(real), s->n);
-    expect(e, "reduce", COMM_REDUCE_SCATTER, k * reduces * s->units,
+    expect(e, l->gather, COMM_ALL_GATHER, k * gathers, k * gathered * sizeof(real), s->n);
+    expect(e, l->reduce, COMM_REDUCE_SCATTER, k * reduces * s->units,
            k * reduces * all * (narrow ? sizeof(real) : sizeof(acc)), s->n);
-    if (dp > 1) expect(e, "dp", COMM_ALL_REDUCE, k * s->units, k * all / s->n * sizeof(acc), dp);
+    if (l->copies > 1) expect(e, l->replicate, COMM_ALL_REDUCE, k * s->units, k * all / s->n * sizeof(acc), l->copies);
 
     double weights = s->root + (o->reshard ? two : s->layers);
     double grads = s->root + (whole ? s->layers : two);
@@ -179,21 +179,34 @@ static void expect_fsdp(Expected *e, const Params *p, const Sizes *s, const Shar
     hold_buffers(e, buffers);
 }
 
-void sharding_expect(Expected *e, const Params *params, const ShardingOptions *o, Shape shape, int A, long steps)
+ShardLayout sharding_layout(Shape shape, ShardBy by)
 {
     int n = shape_size(shape, ALONG_SHARDS), dp = shape.size[AXIS_DP];
-    if (is(o, "ddp")) {
-        ddp_expect(e, "dp", params, (DdpOptions){.bucket_mb = 1}, n * dp, steps);
-        return;
-    }
-    Sizes s = sizes_of(params, n);
-    if (is(o, "zero1")) expect_zero1(e, &s, steps);
-    if (is(o, "zero2")) expect_zero2(e, &s, A, steps);
-    if (is(o, "zero3")) expect_zero3(e, params, &s, A, steps);
-    if (is_fsdp(o)) {
-        expect_fsdp(e, params, &s, o, dp, A, steps);
-    } else if (dp > 1) { /* all shards in one call, after the last backward pass */
-        double held = is(o, "zero1") ? s.model : is(o, "zero2") ? s.root + s.layers : s.by_view;
-        expect(e, "dp", COMM_ALL_REDUCE, (double)steps, (double)steps * held / n * sizeof(acc), dp);
-    }
+    ShardLayout layout = {.ranks = n, .copies = dp, .gather = "gather", .reduce = "reduce", .replicate = "dp"};
+    if (by == SHARD_NOTHING) layout.ranks = 1, layout.copies = n * dp;
+    return layout;
+}
+
+ShardLayout sharding_expert_layout(Shape shape, int ep, ShardBy by)
+{
+    int copy = shape_expert_copy(shape, ep, by != SHARD_NOTHING);
+    return (ShardLayout){.ranks = copy / ep,
+                         .copies = shape_ranks(shape) / copy,
+                         .gather = "egather",
+                         .reduce = "ereduce",
+                         .replicate = "edp"};
+}
+
+void sharding_expect(Expected *e, const Params *params, const ShardingOptions *o, ShardLayout l, int A, long steps)
+{
+    Sizes s = sizes_of(params, l.ranks);
+    if (is(o, "ddp")) ddp_expect(e, l.replicate, params, (DdpOptions){.bucket_mb = 1}, l.copies, steps);
+    if (is(o, "zero1")) expect_zero1(e, &s, &l, steps);
+    if (is(o, "zero2")) expect_zero2(e, &s, &l, A, steps);
+    if (is(o, "zero3")) expect_zero3(e, params, &s, &l, A, steps);
+    if (is_fsdp(o)) expect_fsdp(e, params, &s, o, &l, A, steps);
+    if (is_fsdp(o) || is(o, "ddp") || l.copies == 1) return;
+    /* the others sum over the copies in one call for all shards, after the last backward pass */
+    double held = is(o, "zero1") ? s.model : is(o, "zero2") ? s.root + s.layers : s.by_view;
+    expect(e, l.replicate, COMM_ALL_REDUCE, (double)steps, (double)steps * held / l.ranks * sizeof(acc), l.copies);
 }

@@ -56,6 +56,7 @@ static void after_backward(void *self, int unit)
     Sharding *s = self;
     Zero2 *z = s->state;
     Shard *mine = s->params->unit[unit].shard;
+    if (mine->padded == 0) return; /* the root unit of experts is empty */
     bool adds = z->reduced && !BUG(overwrite_shard);
     comm_reduce_scatter(s->groups.reduce, adds ? z->reduced : mine->grads, s->params->unit[unit].grads, mine->padded,
                         COMM_ACC, COMM_SUM);
@@ -67,7 +68,8 @@ static void publish(Sharding *s)
 {
     for (int u = 0; u < s->params->units; u++) {
         const Shard *mine = s->params->unit[u].shard;
-        comm_all_gather(s->groups.gather, s->params->unit[u].weights, mine->weights, mine->padded, COMM_REAL);
+        if (mine->padded > 0)
+            comm_all_gather(s->groups.gather, s->params->unit[u].weights, mine->weights, mine->padded, COMM_REAL);
     }
 }
 

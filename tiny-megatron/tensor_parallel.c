@@ -257,7 +257,7 @@ ParameterSeam tensor_parameter_seam(TensorParallel *t)
 
 void tensor_replicas(const TensorParallel *t, Replicas *replicas)
 {
-    replicas_add(replicas, t->params, t->tp, EQUAL_NORMS);
+    replicas_add(replicas, t->params, t->tp, EQUAL_OVER_TP);
     replicas_add(replicas, t->params, t->kv, EQUAL_KV_HEADS);
 }
 

@@ -36,6 +36,8 @@ const char *tensor_check_model(const TensorOptions *o, const ModelConfig *model,
 {
     const char *complaint = model_config_check_slice(model, (int)o->tp);
     if (complaint) return complaint;
+    if (o->tp > 1 && !o->sp && model->moe.experts)
+        return complain("--sp 0: not with experts: with --tp %ld each rank sends its own rows to them", o->tp);
     if (o->tp > 1 && rows > INT_MAX / model->width)
         return complain("--batch %ld: %ld rows in a micro-step times width %d are more than one collective takes; "
                         "--accumulate cuts "
@@ -54,25 +56,28 @@ void tensor_expect(Expected *e, const ModelConfig *model, const TensorOptions *o
 {
     int tp = (int)o->tp, L = model->layers;
     if (tp == 1) return;
-    int again = recompute ? 2 * L : 0; /* collectives of the layers' second forward pass */
+    bool experts = model->moe.experts > 0;
+    int pairs = experts ? L : 2 * L; /* split pairs of matrices in the layers: attention's; the dense feed-forward's */
+    int again = recompute ? pairs : 0; /* collectives of the layers' second forward pass */
     double micro = (double)steps * A, N = rows, stream = N * model->width * sizeof(real),
            chunks = (double)o->overlap_chunks;
     double sharers = model->kv_heads < tp ? tp / model->kv_heads : 1, C = model->width, D = model->head_dim;
     e->memory[MEMORY_BUFFERS] += 3 * (size_t)rows * sizeof(acc);
     if (o->sp) e->memory[MEMORY_BUFFERS] += (size_t)(stream + 2 * stream / tp);
 
-    /* all-reduces of acc: the loss, and the gradients of norms that are partial over tp */
+    /* all-reduces of acc: the loss, and the gradients that are partial over tp: of norms, router and shared expert */
     double calls = 2 * micro, bytes = micro * 3 * N * sizeof(acc), passes = (double)steps * reduces;
-    double norms = (o->sp ? 2 * C : 0) + (model->qk_norm ? 2 * D : 0);
-    if (norms > 0) calls += passes * L, bytes += passes * L * norms * sizeof(acc);
+    double partial = (o->sp ? 2 * C : 0) + (model->qk_norm ? 2 * D : 0);
+    if (experts) partial += C * model->moe.experts + 3 * C * model->ff;
+    if (partial > 0) calls += passes * L, bytes += passes * L * partial * sizeof(acc);
     if (o->sp) calls += passes, bytes += passes * C * sizeof(acc); /* the final norm */
-    if (!o->sp) calls += micro * (4 * L + 2 + again), bytes += micro * (4 * L + 2 + again) * stream;
+    int gathers = 3 * (pairs + 1) + again,
+        sums = 2 * (pairs + 1) + again; /* the embedding and the head are one more pair */
+    if (!o->sp) calls += micro * sums, bytes += micro * sums * stream;
     expect(e, "tp", COMM_ALL_REDUCE, calls, bytes, tp);
     if (o->sp) {
-        expect(e, "tp", COMM_ALL_GATHER, micro * chunks * (6 * L + 3 + again), micro * (6 * L + 3 + again) * stream,
-               tp);
-        expect(e, "tp", COMM_REDUCE_SCATTER, micro * chunks * (4 * L + 2 + again), micro * (4 * L + 2 + again) * stream,
-               tp);
+        expect(e, "tp", COMM_ALL_GATHER, micro * chunks * gathers, micro * gathers * stream, tp);
+        expect(e, "tp", COMM_REDUCE_SCATTER, micro * chunks * sums, micro * sums * stream, tp);
     }
     if (sharers > 1) expect(e, "kv", COMM_ALL_REDUCE, passes * L, passes * L * 2 * D * C * sizeof(acc), (int)sharers);
 }

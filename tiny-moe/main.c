@@ -54,9 +54,9 @@ int main(int argc, char **argv)
 
     /* Three schemes: rows go to their experts along ep. tiny-ddp sums dense gradients over all ranks, and gradients of
      * experts over the ranks that hold the same experts. */
-    ExpertParallel parallel = experts_parallel(model, mesh_experts(&t.mesh, ep, "ep"), t.batch.step_rows);
+    ExpertParallel parallel = experts_parallel(model, mesh_neighbours(&t.mesh, ep, "ep"), t.batch.step_rows);
     model->seams.experts = experts_seam(&parallel);
-    Group *all = mesh_group(&t.mesh, ALONG_DP, "dp"), *same_experts = mesh_same_experts(&t.mesh, ep, "edp");
+    Group *all = mesh_group(&t.mesh, ALONG_DP, "dp"), *same_experts = mesh_expert_replicas(&t.mesh, ep, "edp");
     Ddp ddp = ddp_create(params, &model->micro_step, all, ddp_flags);
     Ddp expert_ddp =
         ddp_create(&model->experts, &model->micro_step, BUG(expert_sum_over_all) ? all : same_experts, ddp_flags);

@@ -46,7 +46,7 @@ struct Work {
     bool busy, done;
 };
 
-enum { GROUPS_MAX = 1024 }; /* a trainer has about ten; tests make those of many meshes */
+enum { GROUPS_MAX = 8192 }; /* a trainer has about twenty; tests make those of hundreds of meshes */
 enum { WORKS_MAX = 1024 };  /* one in flight for each unit of a model */
 
 /* --- groups.c --- */

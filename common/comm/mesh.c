@@ -67,12 +67,31 @@ Group *mesh_group(const Mesh *mesh, unsigned axes, const char *name)
     return group_split(mesh->world, color, name);
 }
 
-Group *mesh_experts(const Mesh *mesh, int ep, const char *name)
+/* --- experts --- */
+
+int shape_copy(Shape shape, bool sharded)
 {
-    return group_split(mesh->world, group_rank(mesh->world) / ep, name);
+    return shape_size(shape, sharded ? ALONG_TP | ALONG_SHARDS : ALONG_TP);
 }
 
-Group *mesh_same_experts(const Mesh *mesh, int ep, const char *name)
+int shape_expert_copy(Shape shape, int ep, bool sharded)
 {
-    return group_split(mesh->world, group_rank(mesh->world) % ep, name);
+    int copy = sharded ? shape_copy(shape, true) : 1;
+    return ep > copy ? ep : copy;
+}
+
+Group *mesh_neighbours(const Mesh *mesh, int ranks, const char *name)
+{
+    return group_split(mesh->world, group_rank(mesh->world) / ranks, name);
+}
+
+Group *mesh_expert_shards(const Mesh *mesh, int ep, int copy, const char *name)
+{
+    int rank = group_rank(mesh->world);
+    return group_split(mesh->world, rank / copy * ep + rank % ep, name);
+}
+
+Group *mesh_expert_replicas(const Mesh *mesh, int copy, const char *name)
+{
+    return group_split(mesh->world, group_rank(mesh->world) % copy, name);
 }

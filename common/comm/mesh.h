@@ -55,10 +55,24 @@ const char *shape_check(Shape shape, int ranks);
  * group_size(world). */
 Mesh mesh_create(Group *world, Shape shape);
 
-/* Experts are dealt over `ep` ranks, which is not an axis: a rank's coordinate is rank mod ep. [all ranks of the mesh]
- * Creates the group of ep neighbours that hold all experts together, and the group of ranks that hold the same ones. */
-Group *mesh_experts(const Mesh *mesh, int ep, const char *name);
-Group *mesh_same_experts(const Mesh *mesh, int ep, const char *name);
+/* --- experts ---
+ *
+ * Experts are dealt over `ep` ranks, which is not an axis: a rank's coordinate is rank mod ep. So ep neighbours have all
+ * experts. Where weights are sharded, `copy` neighbours hold one copy of all experts: copy / ep of them have shards of
+ * the same experts. Where they are not, copy = ep. */
+
+/* The ranks that hold one copy of all weights but the experts, and of all experts. `sharded`: split ALONG_SHARDS. */
+int shape_copy(Shape shape, bool sharded);
+int shape_expert_copy(Shape shape, int ep, bool sharded);
+
+/* [all ranks of the mesh] Creates this rank's group of `ranks` neighbours; `ranks` divides the mesh. */
+Group *mesh_neighbours(const Mesh *mesh, int ranks, const char *name);
+
+/* [all ranks of the mesh] Of one copy, the ranks with shards of this rank's experts. */
+Group *mesh_expert_shards(const Mesh *mesh, int ep, int copy, const char *name);
+
+/* [all ranks of the mesh] The ranks, one of each copy, that hold the same of the experts as this one. */
+Group *mesh_expert_replicas(const Mesh *mesh, int copy, const char *name);
 
 /* [all ranks of the mesh] Creates this rank's group along `axes`. */
 Group *mesh_group(const Mesh *mesh, unsigned axes, const char *name);

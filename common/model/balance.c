@@ -103,6 +103,8 @@ void router_end_step(Model *m)
 double model_read_aux(Model *m)
 {
     double aux = 0;
-    if (m->config.moe.experts) m->kernels.download(&aux, m->router.aux_sum, sizeof aux);
+    if (!m->config.moe.experts) return 0;
+    m->kernels.download(&aux, m->router.aux_sum, sizeof aux);
+    if (m->router.group) comm_all_reduce(m->router.group, &aux, 1, COMM_DOUBLE, COMM_SUM);
     return aux;
 }

@@ -181,8 +181,8 @@ void model_backward(Model *model, Activations *activations);
  * work has been launched. */
 double model_read_loss(Model *model);
 
-/* With experts: the auxiliary losses of this rank's rows since model_zero_grads; else 0. Call after the last backward
- * pass. */
+/* [all ranks of router.group] With experts: the auxiliary losses of all ranks' rows since model_zero_grads; else 0. Call
+ * after the last backward pass. */
 double model_read_aux(Model *model);
 
 /* --- the passes in parts: a pipeline stage runs layers [first, end) only --- model_forward runs embed, all layers,

@@ -21,16 +21,19 @@ size_t model_activation_bytes(const ModelConfig *c, size_t rows, bool recompute,
 {
     size_t C = (size_t)c->width, D = (size_t)c->head_dim, H = (size_t)c->heads, K = (size_t)c->kv_heads;
     size_t F = (size_t)c->ff, V = (size_t)c->vocab, L = (size_t)c->layers, stream = rows / stream_parts;
+    size_t fed = c->moe.experts ? stream : rows; /* rows of the feed-forward; with experts, of the shared expert */
     size_t qkv = (H + 2 * K) * D, raw = c->qk_norm ? (H + K) * D : 0, raw_rstd = c->qk_norm ? H + K : 0;
     /* kept for the backward pass: `input` is x1; `layer` is n1, x2, n2, rstd1, rstd2, and qkv, raw, attended,
      * gate_up, hidden, lse, raw_rstd */
     size_t input = stream * C * sizeof(real);
     size_t layer = stream * (3 * C * sizeof(real) + 2 * sizeof(acc)) +
-                   rows * ((qkv + raw + H * D + 3 * F) * sizeof(real) + (H + raw_rstd) * sizeof(acc));
+                   rows * ((qkv + raw + H * D) * sizeof(real) + (H + raw_rstd) * sizeof(acc)) +
+                   fed * 3 * F * sizeof(real);
     /* outside the layers: embedded, delta, logits, loss; x_final, n_final, rstd_final */
     size_t head = rows * ((2 * C + V) * sizeof(real) + sizeof(acc)) + stream * (2 * C * sizeof(real) + sizeof(acc));
     /* scratch that the layers' backward passes use in turn: dx; dn, dqkv, dattended, dgate_up, dhidden, dot */
-    size_t backward = stream * C * sizeof(real) + rows * ((C + qkv + H * D + 3 * F) * sizeof(real) + H * sizeof(acc));
+    size_t backward = stream * C * sizeof(real) + rows * ((C + qkv + H * D) * sizeof(real) + H * sizeof(acc)) +
+                      fed * 3 * F * sizeof(real);
     return L * input + (recompute ? 1 : L) * layer + head + backward + (size_t)c->max_seq * D * sizeof(acc) +
            sizeof(double);
 }
@@ -68,7 +71,6 @@ const char *model_config_check_slice(const ModelConfig *c, int tp)
     if (c->heads % tp) return complain("--tp %d: must divide the model's heads, %d", tp, c->heads);
     if (c->kv_heads % tp && tp % c->kv_heads)
         return complain("--tp %d: must divide the model's kv heads, %d, or be a multiple of them", tp, c->kv_heads);
-    if (c->moe.experts && tp > 1) return complain("--tp %d: --model %s has experts; they are not split", tp, c->name);
-    if (c->ff % tp) return complain("--tp %d: must divide the feed-forward width, %d", tp, c->ff);
+    if (!c->moe.experts && c->ff % tp) return complain("--tp %d: must divide the feed-forward width, %d", tp, c->ff);
     return NULL;
 }

@@ -45,6 +45,7 @@ static int layer_table(const Model *m, LayerKept *a, Buffer *table)
     int N = m->rows_max, S = N / m->stream_parts, raw = c->qk_norm ? N : 0;
     int C = c->width, F = c->ff, H = c->heads, K = c->kv_heads, D = c->head_dim;
     int E = c->moe.experts, k = c->moe.top_k, room = expert_room(m), local = E ? E / m->experts.placement.ep : 0;
+    int fed = E ? S : N; /* rows of the feed-forward; with experts, of the shared expert */
     const Buffer buffers[] = {
         ACC(a->rstd1, S, 1),
         REAL(a->n1, S, C),
@@ -56,8 +57,8 @@ static int layer_table(const Model *m, LayerKept *a, Buffer *table)
         REAL(a->x2, S, C),
         ACC(a->rstd2, S, 1),
         REAL(a->n2, S, C),
-        REAL(a->gate_up, N, 2 * F),
-        REAL(a->hidden, N, F),
+        REAL(a->gate_up, fed, 2 * F),
+        REAL(a->hidden, fed, F),
         REAL(a->moe.logits, S, E),
         INT(a->moe.choice, S, k),
         ACC(a->moe.weight, S, k),
@@ -104,8 +105,8 @@ static int scratch_table(const Model *m, Scratch *t, Buffer *table)
         REAL(t->dn, N, C),
         REAL(t->dqkv, N, (H + 2 * K) * D),
         REAL(t->dattended, N, H * D),
-        REAL(t->dgate_up, N, 2 * F),
-        REAL(t->dhidden, N, F),
+        REAL(t->dgate_up, E ? S : N, 2 * F),
+        REAL(t->dhidden, E ? S : N, F),
         ACC(t->dot, N, H),
         REAL(t->embedded, N, C),
         REAL(t->delta, N, C),

@@ -28,9 +28,9 @@
 /* Why a gradient is partial over tp. Ranks that hold the same weight but use it on different data have different
  * gradients of it; the sum over these ranks is the gradient. */
 typedef enum {
-    PARTIAL_NEVER,       /* the ranks hold different blocks, or use the weight on the same data */
-    PARTIAL_BY_ROWS,     /* norms: under sequence parallelism each rank uses them on its own rows */
-    PARTIAL_BY_HEADS,    /* QK-norm: each rank uses it on its own heads */
+    PARTIAL_NEVER,    /* the ranks hold different blocks, or use the weight on the same data */
+    PARTIAL_BY_ROWS,  /* norms, router, shared expert: under sequence parallelism each rank uses them on its own rows */
+    PARTIAL_BY_HEADS, /* QK-norm: each rank uses it on its own heads */
     PARTIAL_BY_KV_HEADS, /* K and V, if several ranks share a kv head: each rank has its own query heads */
 } Partial;
 
@@ -183,7 +183,7 @@ void params_collect(const Params *params, const Kernels *kernels, const View *vi
 typedef enum {
     EQUAL_SHARDS,        /* the master weights of all shards: replicas along dp */
     EQUAL_WHOLE_WEIGHTS, /* the whole weights that every rank keeps: the ranks of a shard group */
-    EQUAL_NORMS,         /* the weights of all norms: the ranks along tp */
+    EQUAL_OVER_TP,       /* weights that tp does not split: norms, the router, the shared expert */
     EQUAL_KV_HEADS,      /* K and V: the ranks along tp that share a kv head */
 } Equality;
 

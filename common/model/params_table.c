@@ -31,6 +31,18 @@ static void add(Params *p, int unit, View block, const char *format, ...)
     va_end(arguments);
 }
 
+/* A matrix that is not split: every rank along tp holds a replica of it, and uses it on its own rows. */
+static View replica(int rows, int cols, double std, int tp_rank)
+{
+    return (View){.rows = rows,
+                  .cols = cols,
+                  .init_std = std,
+                  .whole_rows = rows,
+                  .whole_cols = cols,
+                  .partial = PARTIAL_BY_ROWS,
+                  .replica = tp_rank};
+}
+
 /* The weight of a norm: every rank along tp holds a replica of it. */
 static View vector(int width, Partial partial, int tp_rank)
 {
@@ -102,6 +114,15 @@ Params params_table_split(const ModelConfig *c, int tp, int r)
         kv.replica = r % sharers;
         add(&p, u, vector(C, PARTIAL_BY_ROWS, r), "model.layers.%d.input_layernorm.weight", l);
         add(&p, u, vector(C, PARTIAL_BY_ROWS, r), "model.layers.%d.post_attention_layernorm.weight", l);
+        if (c->moe.experts) { /* the router, and the expert that every row goes through */
+            const char *shared = "mlp.shared_expert";
+            add(&p, u, replica(c->moe.experts, C, std, r), "model.layers.%d.mlp.gate.weight", l);
+            if (c->ff) {
+                add(&p, u, replica(c->ff, C, std, r), "model.layers.%d.%s.gate_proj.weight", l, shared);
+                add(&p, u, replica(c->ff, C, std, r), "model.layers.%d.%s.up_proj.weight", l, shared);
+                add(&p, u, replica(C, c->ff, std_residual, r), "model.layers.%d.%s.down_proj.weight", l, shared);
+            }
+        }
         if (c->qk_norm) {
             add(&p, u, vector(D, PARTIAL_BY_HEADS, r), "model.layers.%d.self_attn.q_norm.weight", l);
             add(&p, u, vector(D, PARTIAL_BY_HEADS, r), "model.layers.%d.self_attn.k_norm.weight", l);
@@ -111,13 +132,10 @@ Params params_table_split(const ModelConfig *c, int tp, int r)
         add(&p, u, kv, "model.layers.%d.self_attn.k_proj.weight", l);
         add(&p, u, kv, "model.layers.%d.self_attn.v_proj.weight", l);
         add(&p, u, cut_cols(C, q_rows, std_residual, tp, r), "model.layers.%d.self_attn.o_proj.weight", l);
-        const char *mlp =
-            c->moe.experts ? "mlp.shared_expert" : "mlp"; /* the feed-forward that every row goes through */
-        if (c->moe.experts) add(&p, u, cut_rows(c->moe.experts, C, std, 1, 0), "model.layers.%d.mlp.gate.weight", l);
-        if (c->ff == 0) continue;
-        add(&p, u, cut_rows(c->ff, C, std, tp, r), "model.layers.%d.%s.gate_proj.weight", l, mlp);
-        add(&p, u, cut_rows(c->ff, C, std, tp, r), "model.layers.%d.%s.up_proj.weight", l, mlp);
-        add(&p, u, cut_cols(C, c->ff, std_residual, tp, r), "model.layers.%d.%s.down_proj.weight", l, mlp);
+        if (c->moe.experts) continue;
+        add(&p, u, cut_rows(c->ff, C, std, tp, r), "model.layers.%d.mlp.gate_proj.weight", l);
+        add(&p, u, cut_rows(c->ff, C, std, tp, r), "model.layers.%d.mlp.up_proj.weight", l);
+        add(&p, u, cut_cols(C, c->ff, std_residual, tp, r), "model.layers.%d.mlp.down_proj.weight", l);
     }
     set_units(&p);
     return p;

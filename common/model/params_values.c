@@ -133,7 +133,7 @@ static bool same_bits(const Kernels *kernels, Group *group, const void *data, si
 static bool concerns(Equality equal, const View *v)
 {
     switch (equal) {
-    case EQUAL_NORMS: return v->vector;
+    case EQUAL_OVER_TP: return v->partial == PARTIAL_BY_ROWS || v->partial == PARTIAL_BY_HEADS;
     case EQUAL_KV_HEADS: return v->partial == PARTIAL_BY_KV_HEADS;
     default: return true;
     }

@@ -40,11 +40,10 @@ static void stop_if_not_finite(Trainer *t, long step, double loss, double norm)
 
 void observe_step(Trainer *t, long step)
 {
-    double losses[2] = {model_read_loss(t->model), model_read_aux(t->model)};
+    double loss = model_read_loss(t->model);
     double norm = optimizer_read_norm(&t->optimizer);
-    bool experts = t->config.architecture.moe.experts > 0;
-    comm_all_reduce(t->mesh.rows_group, losses, experts ? 2 : 1, COMM_DOUBLE, COMM_SUM);
-    double loss = losses[0], aux = losses[1];
+    double aux = model_read_aux(t->model);
+    comm_all_reduce(t->mesh.rows_group, &loss, 1, COMM_DOUBLE, COMM_SUM);
     verify_weights(t->verify, t->model, step);
     verify_numbers(t->verify, step, loss, aux, norm);
     trace_end(); /* the step */

@@ -9,6 +9,7 @@
 #include "model/safetensors.h"
 #include "observe/sample.h"
 #include "settings/outputs.h"
+#include "train/place.h"
 #include "train/run.h"
 #include "tune/autotune.h"
 
@@ -38,28 +39,7 @@ void trainer_check(Trainer *t, Shape shape)
     agree(shape_check(shape, trainer_ranks(t)));
     agree(config_finish(&t->config, shape_size(shape, ALONG_SEQUENCES), comm_local_rank()));
     if (t->config.architecture.moe.experts && !t->takes_experts)
-        agree(complain("--model %s: has experts; tiny-moe trains it", t->config.model));
-}
-
-/* Fills in the sizes that the mesh gives: ranks along fsdp and along tp. The coordinates stay those of rank 0. */
-static Placement placement_on(Shape shape, Placement placement)
-{
-    if (placement.by != SHARD_NOTHING) placement.ranks = shape_size(shape, ALONG_SHARDS);
-    placement.tp = shape.size[AXIS_TP];
-    return placement;
-}
-
-/* The axes along which each rank holds another part of the model. */
-static unsigned axes_of_model(Placement placement)
-{
-    return placement.by == SHARD_NOTHING ? ALONG_TP : ALONG_TP | ALONG_SHARDS;
-}
-
-/* The ranks that together hold one copy of the model: neighbours, those along these axes or those of ep. */
-static int model_ranks(Shape shape, ModelPart part)
-{
-    int ranks = shape_size(shape, axes_of_model(part.placement));
-    return part.experts.ep > ranks ? part.experts.ep : ranks;
+        agree(complain("--model %s: has experts; tiny-moe and tiny-hybrid train it", t->config.model));
 }
 
 /* Adds what every model with experts holds and sends, for micro-steps of `rows` rows of the stream on this rank. */
@@ -68,27 +48,29 @@ static void expect_router(Expected *e, const Trainer *t, ModelPart part, size_t 
     const Config *c = &t->config;
     const ModelConfig *model = &c->architecture;
     double table = 8.0 * model->layers * (model->moe.experts + 1), micro_steps = (double)(c->steps * c->accumulate);
-    int ranks = shape_size(t->shape, ALONG_ROWS);
+    bool parts = part.stream_parts > 1; /* then ranks along tp have different rows of the stream */
+    int ranks = shape_size(t->shape, parts ? ALONG_ROWS | ALONG_TP : ALONG_ROWS);
+    const char *group = parts ? "stream" : "data";
     size_t ep = part.experts.ep ? (size_t)part.experts.ep : 1,
            chunks = part.expert_chunks ? (size_t)part.expert_chunks : 1;
     expect_experts(e, model, part.experts);
     e->memory[MEMORY_ACTIVATIONS] +=
         moe_activation_bytes(model, rows, ep, (size_t)part.expert_rows, chunks, c->recompute);
-    expect(e, "data", COMM_ALL_REDUCE, micro_steps, micro_steps * table, ranks); /* counts of each expert's rows */
-    expect(e, "data", COMM_ALL_REDUCE, 0, 8 * (double)c->steps, ranks); /* the auxiliary loss, beside the loss */
+    expect(e, group, COMM_ALL_REDUCE, micro_steps, micro_steps * table, ranks);       /* counts of each expert's rows */
+    expect(e, group, COMM_ALL_REDUCE, (double)c->steps, 8 * (double)c->steps, ranks); /* the auxiliary loss */
 }
 
 Expected trainer_expect(const Trainer *t, ModelPart part)
 {
     const Config *c = &t->config;
-    Placement placement = placement_on(t->shape, part.placement);
-    int readers = shape_size(t->shape, ALONG_SEQUENCES), holders = model_ranks(t->shape, part);
+    part = place_sizes(t->shape, part);
+    int readers = shape_size(t->shape, ALONG_SEQUENCES), holders = place_model_ranks(t->shape, part);
     size_t step_rows = (size_t)(c->batch * c->seq) / (size_t)(readers * t->shape.size[AXIS_CP]);
     size_t micro_rows = step_rows / (size_t)c->accumulate;
     size_t stream_parts = part.stream_parts ? (size_t)part.stream_parts : 1;
     ModelConfig slice = model_config_slice(&c->architecture, t->shape.size[AXIS_TP]);
     Expected e = {.optimizer_bytes = config_optimizer(c).kind == OPTIMIZER_ADAMW ? 2 * sizeof(acc) : 0};
-    expect_params(&e, &c->architecture, placement);
+    expect_params(&e, &c->architecture, part.placement);
     e.memory[MEMORY_OPTIMIZER] += sizeof(StepScalars);
     e.memory[MEMORY_ACTIVATIONS] = model_activation_bytes(&slice, micro_rows, c->recompute, stream_parts) +
                                    rows_bytes((int)step_rows, t->cut.sharers);
@@ -124,24 +106,6 @@ static void open_data(Trainer *t)
     t->batch = batch_create(t->data, order, (int)c->accumulate, batch_share(&t->mesh, t->cut), &t->config.kernels);
 }
 
-/* [all ranks] Fills in this rank's coordinates, and the group of ranks that together hold one copy of the model. */
-static void place_rank(const Mesh *mesh, ModelPart *part)
-{
-    int rank = group_rank(mesh->world), holders = model_ranks(mesh->shape, *part);
-    Placement *p = &part->placement, *experts = &part->experts;
-    *p = placement_on(mesh->shape, *p);
-    if (p->by != SHARD_NOTHING) p->rank = shape_index(mesh->shape, rank, ALONG_SHARDS);
-    p->tp_rank = mesh->coordinate[AXIS_TP];
-    unsigned axes = axes_of_model(*p);
-    if (experts->ep <= 1) {
-        if (holders > 1) p->model_group = mesh_group(mesh, axes, "model");
-        return;
-    }
-    p->model_group = experts->model_group = mesh_experts(mesh, holders, "model");
-    p->replica = rank % holders / shape_size(mesh->shape, axes);
-    experts->ep_rank = rank % experts->ep;
-}
-
 void trainer_open(Trainer *t, ModelPart part, const Expected *expected)
 {
     Config *c = &t->config;
@@ -150,7 +114,7 @@ void trainer_open(Trainer *t, ModelPart part, const Expected *expected)
     t->mesh = mesh_create(comm_world(), t->shape);
     memory_use(&c->kernels);
     open_data(t);
-    place_rank(&t->mesh, &part);
+    part = place_rank(&t->mesh, part, place_model_group(&t->mesh, part));
     part.recompute = c->recompute;
     agree(first_rank() ? outputs_check(c) : NULL);
     run_use_threads();
@@ -165,7 +129,10 @@ void trainer_open(Trainer *t, ModelPart part, const Expected *expected)
         agree(safetensors_load_weights(&t->model->params, &c->architecture, &c->kernels, c->model));
     else
         params_init(&t->model->params, &c->kernels, (uint64_t)c->seed);
-    router_share(t->model, t->mesh.rows_group, (double)(c->batch / c->accumulate), (int)c->seq);
+    Group *stream = t->mesh.rows_group; /* ranks with different rows of the residual stream */
+    if (c->architecture.moe.experts && part.stream_parts > 1)
+        stream = mesh_group(&t->mesh, ALONG_ROWS | ALONG_TP, "stream");
+    router_share(t->model, stream, (double)(c->batch / c->accumulate), (int)c->seq);
     t->optimizer = optimizer_create(config_optimizer(c), &t->model->params, &c->kernels);
 }
 

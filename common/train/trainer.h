@@ -42,8 +42,9 @@ void trainer_check(Trainer *trainer, Shape shape);
 
 /* What every trainer holds and sends, by formula. It holds parameters, gradients and moments under part.placement,
  * activations, rows, and the kernels' workspace. Each step sends two all-reduces over the ranks that have
- * different rows: 16 bytes for the counts of labels and of attention's pairs, 8 for the loss; and one of 8 over the ranks that hold one copy of the
- * model, for the norm. With experts the loss takes 16 bytes, and each micro-step sums the counts of experts. The schemes
+ * different rows: 16 bytes for the counts of labels and of attention's pairs, 8 for the loss; and one of 8 over the ranks
+ * that hold one copy of the model, for the norm. With experts each micro-step sums their counts, and each step the auxiliary
+ * loss, over the ranks with different rows of the residual stream. The schemes
  * add their own formulas. */
 Expected trainer_expect(const Trainer *trainer, ModelPart part);
 

@@ -1,0 +1,229 @@
+/* The mesh's flags, the rules of how the schemes fit together, the sum of their formulas, and pictures. Nothing here
+ * reads a running Hybrid: --ledger compares these formulas with the counters, and the two must be independent. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "hybrid.h"
+
+#define AT(member) offsetof(HybridOptions, member)
+
+/* clang-format off */
+static const Option rows_of_table[] = {
+    {"dp", OPTION_INT, AT(dp), NULL, 1, 1000000, .help = "replicas of the model (1)"},
+    {"fsdp", OPTION_INT, AT(fsdp), NULL, 1, 1000000, .help = "ranks of a replica that read different sequences (all that tp, cp and dp leave). What a flag of a scheme below calls all ranks is 1 here"},
+};
+/* clang-format on */
+
+void hybrid_options(HybridOptions *o, OptionTable *table)
+{
+    table[0] = (OptionTable){"the mesh", rows_of_table, sizeof rows_of_table / sizeof rows_of_table[0], o};
+    table[1] = sharding_options(&o->sharding);
+    table[2] = tensor_options(&o->tensor);
+    table[3] = context_options(&o->context);
+    table[4] = experts_options(&o->experts);
+}
+
+/* --- rules --- */
+
+static ShardBy shards_by(const HybridOptions *o)
+{
+    return strategy_find(o->sharding.strategy)->placement.by;
+}
+
+Shape hybrid_shape(const HybridOptions *o)
+{
+    return (Shape){{[AXIS_TP] = (int)o->tensor.tp,
+                    [AXIS_CP] = (int)o->context.cp,
+                    [AXIS_FSDP] = (int)o->fsdp,
+                    [AXIS_DP] = (int)o->dp}};
+}
+
+const char *hybrid_check(HybridOptions *o, int ranks)
+{
+    const char *strategy = o->sharding.strategy;
+    if (strcmp(strategy, "hsdp") == 0)
+        return complain(
+            "--strategy hsdp: here it is fsdp; --fsdp says how many ranks share a copy, --dp how many copies");
+    const char *complaint = sharding_check(&o->sharding, ranks);
+    if (complaint) return complaint;
+    if (!o->tensor.tp) o->tensor.tp = 1;
+    if (!o->context.cp) o->context.cp = 1;
+    if (!o->dp) o->dp = 1;
+    double others = (double)o->tensor.tp * (double)o->context.cp * (double)o->dp;
+    if (!o->fsdp) o->fsdp = others <= ranks && ranks % (int)others == 0 ? ranks / (int)others : 1;
+    complaint = shape_check(hybrid_shape(o), ranks);
+    if (!complaint) complaint = tensor_check(&o->tensor, ranks);
+    if (!complaint) complaint = context_check(&o->context, ranks);
+    if (!complaint && shards_by(o) == SHARD_NOTHING && o->fsdp > 1)
+        return complain("--fsdp %ld: --strategy %s shards nothing; give these ranks to --dp", o->fsdp, strategy);
+    return complaint;
+}
+
+/* May experts be dealt over `ep` ranks? A replica's ranks and ep ranks must be blocks of each other. */
+static bool fits(const HybridOptions *o, int ep)
+{
+    int copy = shape_copy(hybrid_shape(o), shards_by(o) != SHARD_NOTHING);
+    return copy % ep == 0 || ep % copy == 0;
+}
+
+/* The flag of experts that was given, though the model has none. */
+static const char *flag_of_experts(const ExpertOptions *o)
+{
+    return o->ep                            ? "--ep"
+           : o->top_k                       ? "--top-k"
+           : o->expert_ff                   ? "--expert-ff"
+           : o->shared_ff > 0               ? "--shared-ff"
+           : *o->router                     ? "--router"
+           : o->renormalize >= 0            ? "--renormalize"
+           : strcmp(o->balance, "aux") != 0 ? "--balance"
+           : o->aux_coef != -1              ? "--aux-coef"
+           : o->bias_rate != -1             ? "--bias-rate"
+           : o->z_loss > 0                  ? "--z-loss"
+           : o->capacity > 0                ? "--capacity"
+           : o->room > 0                    ? "--expert-room"
+           : o->overlap                     ? "--expert-overlap"
+                                            : NULL;
+}
+
+static const char *check_experts(HybridOptions *o, ModelConfig *model)
+{
+    ExpertOptions *e = &o->experts;
+    int ranks = shape_ranks(hybrid_shape(o));
+    if (!model->moe.experts && !e->experts) {
+        const char *flag = flag_of_experts(e);
+        return flag ? complain("%s: --model %s has no experts; --experts N gives it some", flag, model->name) : NULL;
+    }
+    const char *complaint = experts_apply(e, model);
+    if (complaint) return complaint;
+    if (!e->ep) { /* as many as possible */
+        e->ep = model->moe.experts;
+        while (ranks % e->ep || model->moe.experts % e->ep || !fits(o, (int)e->ep)) e->ep--;
+    }
+    complaint = experts_check(e, model, ranks);
+    if (complaint) return complaint;
+    if (!fits(o, (int)e->ep))
+        return complain("--ep %ld: must divide the ranks that hold one copy of the other weights, %d, or be a multiple",
+                        e->ep, shape_copy(hybrid_shape(o), shards_by(o) != SHARD_NOTHING));
+    if (model->moe.balance == BALANCE_SEQ_AUX && (o->tensor.tp > 1 || o->context.cp > 1))
+        return complain("--balance seq-aux: counts whole sequences on one rank; it goes with --tp 1 and --cp 1");
+    return NULL;
+}
+
+const char *hybrid_check_model(HybridOptions *o, ModelConfig *model, long batch, long seq, int rows)
+{
+    const char *complaint = check_experts(o, model);
+    if (!complaint) complaint = model_config_check_slice(model, (int)o->tensor.tp); /* before it is cut */
+    if (complaint) return complaint;
+    ModelConfig slice = model_config_slice(model, (int)o->tensor.tp);
+    complaint = context_check_model(&o->context, &slice, seq, rows);
+    long kept = seq / o->context.cp, multiple = o->tensor.tp * o->tensor.overlap_chunks;
+    if (!complaint && o->tensor.sp && kept % multiple)
+        return complain(
+            "--seq %ld: a rank along cp has %ld rows of a sequence; with --sp 1 these must be a multiple of "
+            "--tp x --overlap-chunks = %ld x %ld",
+            seq, kept, o->tensor.tp, o->tensor.overlap_chunks);
+    return complaint ? complaint : tensor_check_model(&o->tensor, model, batch, kept, rows);
+}
+
+/* --- what a rank holds and sends --- */
+
+/* Rows of the residual stream on a rank. */
+static int stream_rows(const HybridOptions *o, int rows)
+{
+    return o->tensor.sp ? rows / (int)o->tensor.tp : rows;
+}
+
+const char *hybrid_part(const HybridOptions *o, const ModelConfig *model, bool on_gpu, int rows, ModelPart *part)
+{
+    Placement placement = strategy_find(o->sharding.strategy)->placement;
+    part->placement = placement;
+    part->stream_parts = o->tensor.sp ? (int)o->tensor.tp : 1;
+    part->row_chunks = o->tensor.sp ? (int)o->tensor.overlap_chunks : 1;
+    if (!model->moe.experts) return NULL;
+    const char *complaint = experts_place(&o->experts, model, on_gpu, stream_rows(o, rows), part);
+    int ep = part->experts.ep;
+    part->experts = placement; /* sharded in the same way */
+    part->experts.ep = ep;
+    return complaint;
+}
+
+void hybrid_expect(Expected *e, const ModelConfig *model, const HybridOptions *o, const ModelPart *part,
+                   DataOrder order, int rows, int A, long steps)
+{
+    Shape shape = hybrid_shape(o);
+    ShardBy by = part->placement.by;
+    int reduces = sharding_reduces_each(&o->sharding) ? A : 1;
+    ModelConfig slice = model_config_slice(model, (int)o->tensor.tp);
+    Params table = params_table_split(model, (int)o->tensor.tp, 0);
+    sharding_expect(e, &table, &o->sharding, sharding_layout(shape, by), A, steps);
+    params_free(&table);
+    tensor_expect(e, model, &o->tensor, rows, part->recompute, A, reduces, steps);
+    context_expect(e, &slice, &o->context, order, rows, part->recompute, A, steps);
+    if (!model->moe.experts) return;
+    Params experts = experts_table(model, part->experts.ep, 0);
+    sharding_expect(e, &experts, &o->sharding, sharding_expert_layout(shape, part->experts.ep, by), A, steps);
+    params_free(&experts);
+    experts_expect(e, model, part, stream_rows(o, rows), A, steps);
+}
+
+/* --- pictures --- */
+
+static void show_group(const char *name, int size, const char *carries)
+{
+    if (size > 1) printf("mesh: %-8s %4d  %s\n", name, size, carries);
+}
+
+void hybrid_show_mesh(const ModelConfig *model, const HybridOptions *o)
+{
+    enum { DRAWN = 64 };
+    Shape shape = hybrid_shape(o);
+    int ranks = shape_ranks(shape), ep = model->moe.experts ? (int)o->experts.ep : 1, U = (int)o->context.ulysses_size;
+    bool sharded = shards_by(o) != SHARD_NOTHING;
+    ShardLayout dense = sharding_layout(shape, shards_by(o)), same = sharding_expert_layout(shape, ep, shards_by(o));
+    int kv = model->kv_heads < o->tensor.tp ? (int)o->tensor.tp / model->kv_heads : 1;
+    int copy = shape_copy(shape, sharded), experts = shape_expert_copy(shape, ep, sharded);
+    printf("mesh: rank   tp   cp fsdp   dp   ep\n");
+    for (int r = 0; r < ranks && r < DRAWN; r++) {
+        printf("mesh: %4d", r);
+        for (int a = 0; a < AXES; a++) printf(" %4d", shape_coordinate(shape, r, (Axis)a));
+        printf(" %4d\n", r % ep);
+    }
+    if (ranks > DRAWN) printf("mesh: ... and %d more\n", ranks - DRAWN);
+    if (ranks == 1) return;
+    printf("mesh: group   ranks  carries\n");
+    show_group("data", shape_size(shape, ALONG_ROWS), "counts of labels, the loss");
+    if (model->moe.experts && o->tensor.sp)
+        show_group("stream", shape_size(shape, ALONG_ROWS | ALONG_TP), "choices of experts, the auxiliary loss");
+    show_group("model", copy > experts ? copy : experts, "the gradient's norm; together one copy of the model");
+    show_group("tp", (int)o->tensor.tp,
+               o->tensor.sp ? "rows into and out of split matrices; sums of what each rank uses on its own rows"
+                            : "sums of what split matrices give");
+    show_group("kv", kv, "gradients of K and V of a shared kv head");
+    show_group("ulysses", U, "rows for heads, in a team");
+    show_group("cp", (int)o->context.cp / U, "keys, values and their gradients, between teams");
+    show_group("ep", ep, "rows to their experts and back");
+    if (sharded) {
+        show_group("gather", dense.ranks, "weights, from the shards along fsdp and cp");
+        show_group("reduce", dense.ranks, "their gradients, to the shards");
+    }
+    show_group("dp", dense.copies,
+               sharded ? "gradients of shards, over the replicas" : "gradients, over all that hold the same weights");
+    if (!model->moe.experts) return;
+    if (sharded) {
+        show_group("egather", same.ranks, "experts, from the shards of a replica's ranks with the same experts");
+        show_group("ereduce", same.ranks, "their gradients, to the shards");
+    }
+    show_group("edp", same.copies, "gradients of experts, over the ranks that hold the same");
+}
+
+void hybrid_show_plan(const ModelConfig *model, const HybridOptions *o, DataOrder order, int accumulate)
+{
+    Shape shape = hybrid_shape(o);
+    ModelConfig slice = model_config_slice(model, (int)o->tensor.tp);
+    printf("--- weights and gradients: tiny-fsdp\n");
+    sharding_show_plan(model, &o->sharding, shape, accumulate);
+    if (o->tensor.tp > 1) printf("--- split matrices: tiny-megatron\n"), tensor_show_plan(model, &o->tensor, shape);
+    if (o->context.cp > 1) printf("--- attention: tiny-cp\n"), context_show_plan(&slice, &o->context, order);
+    if (model->moe.experts) printf("--- experts: tiny-moe\n"), experts_show_plan(model, &o->experts);
+}
