@@ -99,5 +99,8 @@ void hybrid_expect(Expected *expected, const ModelConfig *model, const HybridOpt
 /* Prints the mesh: the coordinates of each rank, and which groups there are, and what each carries. */
 void hybrid_show_mesh(const ModelConfig *model, const HybridOptions *options);
 
+/* [all ranks] Prints, on rank 0, the payload of its groups by scheme and axes, beside what the formulas say (--ledger). */
+void hybrid_print_schemes(const Expected *expected, bool rank0);
+
 /* Prints the schemes' schedules one after the other (--show plan). */
 void hybrid_show_plan(const ModelConfig *model, const HybridOptions *options, DataOrder order, int accumulate);

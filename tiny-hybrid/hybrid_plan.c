@@ -169,20 +169,60 @@ void hybrid_expect(Expected *e, const ModelConfig *model, const HybridOptions *o
 
 /* --- pictures --- */
 
-static void show_group(const char *name, int size, const char *carries)
+/* What each group is for. `along`: its ranks' axes. Ranks of a group with experts are neighbours, or have the same rank
+ * mod ep. */
+static const struct {
+    const char *name, *along, *scheme, *carries;
+} groups[] = {
+    {"data", "cp fsdp dp", "trainer", "counts of labels, the loss"},
+    {"stream", "tp cp fsdp dp", "trainer", "choices of experts, the auxiliary loss"},
+    {"model", "one copy", "trainer", "the norm of the gradients"},
+    {"tp", "tp", "tiny-megatron", "rows into and out of split matrices; gradients of norms"},
+    {"kv", "tp", "tiny-megatron", "gradients of K and V, on the ranks that share a kv head"},
+    {"ulysses", "cp", "tiny-cp", "rows for heads, inside a team"},
+    {"cp", "cp", "tiny-cp", "keys, values and their gradients, between teams"},
+    {"gather", "cp fsdp", "tiny-fsdp", "weights, from their shards"},
+    {"reduce", "cp fsdp", "tiny-fsdp", "gradients, to the shards"},
+    {"dp", "dp", "tiny-fsdp", "gradients, over the replicas"},
+    {"ep", "ep", "tiny-moe", "rows to their experts and back"},
+    {"egather", "same experts", "tiny-fsdp", "weights of experts, from the shards in a replica"},
+    {"ereduce", "same experts", "tiny-fsdp", "their gradients, to the shards"},
+    {"edp", "same experts", "tiny-fsdp", "their gradients, over the replicas"},
+};
+enum { GROUPS = sizeof groups / sizeof groups[0] };
+
+/* The number of ranks in each group, in the order of the table. 1: the run has no such group. */
+static void sizes_of_groups(const ModelConfig *model, const HybridOptions *o, int size[GROUPS])
 {
-    if (size > 1) printf("mesh: %-8s %4d  %s\n", name, size, carries);
+    Shape shape = hybrid_shape(o);
+    bool experts = model->moe.experts > 0, sharded = shards_by(o) != SHARD_NOTHING;
+    int tp = (int)o->tensor.tp, U = (int)o->context.ulysses_size, ep = experts ? (int)o->experts.ep : 1;
+    int copy = shape_copy(shape, sharded), expert_copy = experts ? shape_expert_copy(shape, ep, sharded) : 1;
+    ShardLayout dense = sharding_layout(shape, shards_by(o)), same = {.ranks = 1, .copies = 1};
+    if (experts) same = sharding_expert_layout(shape, ep, shards_by(o));
+    const int sizes[GROUPS] = {shape_size(shape, ALONG_ROWS),
+                               experts && o->tensor.sp ? shape_size(shape, ALONG_ROWS | ALONG_TP) : 1,
+                               copy > expert_copy ? copy : expert_copy,
+                               tp,
+                               model->kv_heads < tp ? tp / model->kv_heads : 1,
+                               U,
+                               (int)o->context.cp / U,
+                               dense.ranks,
+                               dense.ranks,
+                               dense.copies,
+                               ep,
+                               same.ranks,
+                               same.ranks,
+                               same.copies};
+    memcpy(size, sizes, sizeof sizes);
 }
 
 void hybrid_show_mesh(const ModelConfig *model, const HybridOptions *o)
 {
     enum { DRAWN = 64 };
     Shape shape = hybrid_shape(o);
-    int ranks = shape_ranks(shape), ep = model->moe.experts ? (int)o->experts.ep : 1, U = (int)o->context.ulysses_size;
-    bool sharded = shards_by(o) != SHARD_NOTHING;
-    ShardLayout dense = sharding_layout(shape, shards_by(o)), same = sharding_expert_layout(shape, ep, shards_by(o));
-    int kv = model->kv_heads < o->tensor.tp ? (int)o->tensor.tp / model->kv_heads : 1;
-    int copy = shape_copy(shape, sharded), experts = shape_expert_copy(shape, ep, sharded);
+    int ranks = shape_ranks(shape), ep = model->moe.experts ? (int)o->experts.ep : 1, size[GROUPS];
+    if (ranks == 1) return;
     printf("mesh: rank   tp   cp fsdp   dp   ep\n");
     for (int r = 0; r < ranks && r < DRAWN; r++) {
         printf("mesh: %4d", r);
@@ -190,31 +230,47 @@ void hybrid_show_mesh(const ModelConfig *model, const HybridOptions *o)
         printf(" %4d\n", r % ep);
     }
     if (ranks > DRAWN) printf("mesh: ... and %d more\n", ranks - DRAWN);
-    if (ranks == 1) return;
-    printf("mesh: group   ranks  carries\n");
-    show_group("data", shape_size(shape, ALONG_ROWS), "counts of labels, the loss");
-    if (model->moe.experts && o->tensor.sp)
-        show_group("stream", shape_size(shape, ALONG_ROWS | ALONG_TP), "choices of experts, the auxiliary loss");
-    show_group("model", copy > experts ? copy : experts, "the gradient's norm; together one copy of the model");
-    show_group("tp", (int)o->tensor.tp,
-               o->tensor.sp ? "rows into and out of split matrices; sums of what each rank uses on its own rows"
-                            : "sums of what split matrices give");
-    show_group("kv", kv, "gradients of K and V of a shared kv head");
-    show_group("ulysses", U, "rows for heads, in a team");
-    show_group("cp", (int)o->context.cp / U, "keys, values and their gradients, between teams");
-    show_group("ep", ep, "rows to their experts and back");
-    if (sharded) {
-        show_group("gather", dense.ranks, "weights, from the shards along fsdp and cp");
-        show_group("reduce", dense.ranks, "their gradients, to the shards");
+    printf("mesh: group   ranks  along          scheme         carries\n");
+    sizes_of_groups(model, o, size);
+    for (int g = 0; g < GROUPS; g++)
+        if (size[g] > 1)
+            printf("mesh: %-8s %4d  %-13s  %-13s  %s\n", groups[g].name, size[g], groups[g].along, groups[g].scheme,
+                   groups[g].carries);
+}
+
+/* The payload of all collectives on the groups of that name: counted, or by formula. */
+static double counted(const char *name)
+{
+    double sum = 0;
+    for (int g = 0; comm_group(g); g++)
+        for (int k = 0; k < COMM_KINDS && group_is_counted(comm_group(g)); k++)
+            if (strcmp(group_name(comm_group(g)), name) == 0)
+                sum += ledger_payload(comm_group(g), (CommKind)k, group_count(comm_group(g), (CommKind)k).payload);
+    return sum;
+}
+
+static double by_formula(const Expected *e, const char *name)
+{
+    double sum = 0;
+    for (int r = 0; r < e->comm_rows; r++)
+        if (strcmp(e->comm[r].group, name) == 0) sum += e->comm[r].payload;
+    return sum;
+}
+
+void hybrid_print_schemes(const Expected *expected, bool rank0)
+{
+    if (rank0) printf("ledger: %-14s %-14s %16s %16s\n", "scheme", "along", "payload (bytes)", "formula");
+    for (int g = 0, next; g < GROUPS; g = next) { /* neighbours in the table with equal axes and scheme are one line */
+        double sent = 0, formula = 0;
+        for (next = g; next < GROUPS && strcmp(groups[next].along, groups[g].along) == 0 &&
+                       strcmp(groups[next].scheme, groups[g].scheme) == 0;
+             next++) {
+            sent += counted(groups[next].name);
+            formula += by_formula(expected, groups[next].name);
+        }
+        if (rank0 && (sent > 0 || formula > 0))
+            printf("ledger: %-14s %-14s %16.0f %16.0f\n", groups[g].scheme, groups[g].along, sent, formula);
     }
-    show_group("dp", dense.copies,
-               sharded ? "gradients of shards, over the replicas" : "gradients, over all that hold the same weights");
-    if (!model->moe.experts) return;
-    if (sharded) {
-        show_group("egather", same.ranks, "experts, from the shards of a replica's ranks with the same experts");
-        show_group("ereduce", same.ranks, "their gradients, to the shards");
-    }
-    show_group("edp", same.copies, "gradients of experts, over the ranks that hold the same");
 }
 
 void hybrid_show_plan(const ModelConfig *model, const HybridOptions *o, DataOrder order, int accumulate)

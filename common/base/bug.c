@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/rng.h"
 
 static const struct {
     const char *name, *where, *story, *caught_by;
@@ -81,6 +82,11 @@ static const bool built_in = true;
 static const bool built_in = false;
 #endif
 
+/* Those that tiny-hybrid can make on one replica, whose weights are sharded. */
+static const BugName quiz[] = {BUG_mean_of_means,   BUG_norm_of_my_shard, BUG_decay_by_flat_shape,  BUG_overwrite_shard,
+                               BUG_skip_norm_sum,   BUG_local_softmax,    BUG_count_copies_in_norm, BUG_shift_after_cut,
+                               BUG_local_positions, BUG_lse_not_merged,   BUG_balance_of_my_rows};
+
 static BugName active;
 static bool acted;
 static char skip_group[32], skip_kind[32];
@@ -102,6 +108,15 @@ const char *bug_set(const char *text)
         printf("skip=GROUP.KIND[.N] (every trainer; --ledger names the groups)\n    the collectives of that kind on "
                "that group do nothing (with .N: only the N-th of them)\n"
                "    caught by test_bugs: the skip mutation; --verify\n");
+        return NULL;
+    }
+    const char *seed = strchr(text, ':');
+    if (seed && (strncmp(text, "random:", 7) == 0 || strncmp(text, "reveal:", 7) == 0)) {
+        char *end;
+        uint64_t number = strtoull(++seed, &end, 10);
+        if (*seed < '0' || *seed > '9' || *end) return complain("--bug %s: must end with a whole number", text);
+        active = quiz[rng_below(number, rng_stream("quiz"), 0, sizeof quiz / sizeof quiz[0])];
+        if (text[1] == 'e') printf("%s\n", table[active].name);
         return NULL;
     }
     if (strncmp(text, "skip=", 5) == 0) {

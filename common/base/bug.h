@@ -37,8 +37,9 @@ typedef enum {
 #define BUG(name) 0
 #endif
 
-/* Switches on the bug that `--bug` names, and all others off. NULL switches all off. "list" prints the table. Returns
- * NULL or a complaint. */
+/* Switches on the bug that `--bug` names, and all others off. NULL switches all off. "list" prints the table, and
+ * "reveal:SEED" the name of the bug that "random:SEED" switches on: one of those that tiny-hybrid can make (make quiz).
+ * Returns NULL or a complaint. */
 const char *bug_set(const char *text);
 
 /* Is this bug switched on? Also notes, for bug_acted, that the run has reached it. */

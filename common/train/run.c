@@ -56,8 +56,9 @@ void run_start(int argc, char **argv, const char *program, const OptionTable *ta
         if (comm_world_rank() == 0) options_help(tables, count, program);
         exit(run_finish(0));
     }
-    if (strcmp(config->bug, "list") == 0) {
-        if (comm_world_rank() == 0) bug_set("list");
+    bool tells = strcmp(config->bug, "list") == 0 || strncmp(config->bug, "reveal:", 7) == 0;
+    if (tells) {
+        agree(comm_world_rank() == 0 ? bug_set(config->bug) : NULL);
         exit(run_finish(0));
     }
     agree(*config->bug ? bug_set(config->bug) : NULL);
