@@ -13,6 +13,7 @@ NP        ?= 4# ranks of make run-* and make gdb
 RANK      ?= 0# the rank that make gdb steps
 PROGRAM   ?= tiny-ddp# what make gdb steps
 ARGS      ?=# further flags for make run-*, make gdb
+SEED      ?=# of make grid and make quiz
 SRC       :=# a file to build and test in place of a scheme's own: make test-ddp, test-fsdp, test-megatron, test-cp, test-moe
 
 CC        ?= cc
@@ -116,7 +117,7 @@ TESTS := $(basename $(notdir $(shell grep -lE '^/\* ranks: .* builds:.* $(VARIAN
 objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 
 .SECONDARY:
-.PHONY: all programs demo test test-ddp test-fsdp test-megatron test-cp test-moe compare grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
+.PHONY: all programs demo quiz test test-ddp test-fsdp test-megatron test-cp test-moe compare grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
 all: $(TRAINERS)
 
 # --- compiling: every object depends on the flags it was made with, so builds never mix ---
@@ -169,8 +170,19 @@ $(TRAINERS): %: $(OUT)/%
 $(addprefix run-,$(TRAINERS)): run-%: %
 	$(MPIRUN) -n $(NP) $(OUT)/$* $(ARGS)
 
-demo: tiny-ddp
-	$(MPIRUN) -n 4 $(OUT)/tiny-ddp --steps 400 --verify --sample 400
+# Eight ranks, all schemes at once: a proof in fp64, then a minute of training.
+PLAIN := DEBUG=0 BUGS=0 SAN= SRC= BLAS=auto
+MESH := --fsdp 2 --cp 2 --tp 2 --ep 4
+demo:
+	@$(MAKE) --no-print-directory $(PLAIN) PRECISION=fp64 build/fp64/tiny-hybrid
+	@$(MAKE) --no-print-directory $(PLAIN) PRECISION=fp32 build/fp32/tiny-hybrid
+	$(MPIRUN) -n 8 build/fp64/tiny-hybrid $(MESH) --model nano-moe --steps 3 --verify
+	$(MPIRUN) -n 8 build/fp32/tiny-hybrid $(MESH) --model demo-moe --steps 200 --sample 300
+
+# Looking for a hidden bug: SEED=7 hides one, and the same one each time.
+quiz:
+	@$(MAKE) --no-print-directory DEBUG=0 BUGS=1 SAN= SRC= BLAS=auto CUDA=0 PRECISION=fp64 build/fp64-bugs/tiny-hybrid
+	@MPIRUN="$(MPIRUN)" MESH="$(MESH)" SEED="$(SEED)" bash common/tools/quiz.sh
 
 # --- tests: cmocka, in several builds side by side ---
 
@@ -206,10 +218,19 @@ test:
 	@test -z "$(gpu)" || $(MAKE) --no-print-directory $(JOBS) PRECISION=bf16 BUGS=1 all
 	@HAVE_CUDA="$(HAVE_CUDA)" MPIRUN="$(MPIRUN)" bash tests/run.sh; status=$$?; $(if $(gpu),$(MAKE) --no-print-directory all > /dev/null;) exit $$status
 
+# N configurations of tiny-hybrid; without N ten times as many configurations of everything as in the tests.
+ifneq ($(N),)
+whole = $(if $(shell echo '$($(1))' | grep -xE '[0-9]{0,8}'),,$(error $(1)=$($(1)): must be a whole number))
+grid:
+	$(foreach setting,N SEED FIRST,$(call whole,$(setting)))
+	@$(MAKE) --no-print-directory $(PLAIN) CUDA=0 PRECISION=fp64 build/fp64/test_hybrid
+	@N=$(N) SEED=$(or $(SEED),1) FIRST=$(or $(FIRST),0) TEST_SECONDS=0 $(MPIRUN) -q -n 16 build/fp64/test_hybrid
+else
 grid:
 	@for build in $(BUILDS_TESTED); do $(MAKE) --no-print-directory $(JOBS) $$build programs || exit 1; done
 	@test -z "$(HAVE_CUDA)" || $(MAKE) --no-print-directory $(JOBS) PRECISION=bf16 programs
 	@GRID=10 HAVE_CUDA="$(HAVE_CUDA)" MPIRUN="$(MPIRUN)" bash tests/run.sh
+endif
 
 # A student's file in place of what it REPLACES, with the DEBUG, SAN and BUGS that were asked for; TEST=NAME: one test of them.
 test-ddp: REPLACED := tiny-ddp/ddp.c
@@ -228,7 +249,6 @@ test-ddp test-fsdp test-megatron test-cp test-moe: test-%:
 compare: tiny-fsdp
 	@PROGRAM=$(OUT)/tiny-fsdp MPIRUN="$(MPIRUN)" bash tiny-fsdp/compare.sh $(ARGS)
 
-PLAIN := DEBUG=0 BUGS=0 SAN= SRC= BLAS=auto
 bench:
 	@$(MAKE) --no-print-directory $(PLAIN) PRECISION=fp32 build/fp32/tiny-ddp build/fp32/gemm_rate
 	@test -z "$(gpu)" || $(MAKE) --no-print-directory $(PLAIN) PRECISION=bf16 build/bf16/tiny-ddp build/bf16/device_rate
@@ -241,7 +261,7 @@ $(OUT)/gemm_rate $(OUT)/device_rate $(OUT)/attention_rate $(OUT)/grouped_rate: $
 
 # Goals that run a make of their own come after all others that are asked for, lest both write the same objects.
 # Nor do they run beside each other, or clean beside anything.
-OWN := test grid bench test-ddp test-fsdp test-megatron test-cp test-moe gdb
+OWN := test grid demo quiz bench test-ddp test-fsdp test-megatron test-cp test-moe gdb
 $(filter $(OWN),$(MAKECMDGOALS)): | $(filter-out $(OWN) clean,$(MAKECMDGOALS))
 ifneq ($(filter clean,$(MAKECMDGOALS))$(word 2,$(filter $(OWN),$(MAKECMDGOALS))),)
 .NOTPARALLEL:
@@ -274,14 +294,17 @@ help:
 	@echo "goals:"
 	@echo "  all         every trainer, into its folder"
 	@echo "  deps        install what is needed (apt)"
-	@echo "  demo        four ranks train a small transformer on this repository's text, and prove it equals one"
-	@echo "  test        build everything and run every test; grid: ten times as many random configurations"
+	@echo "  demo        eight ranks train a small mixture of experts on this repository's text, with all schemes at once,"
+	@echo "              after a proof in fp64 that they equal a single device"
+	@echo "  test        build everything and run every test"
+	@echo "  grid        N= random configurations of tiny-hybrid, SEED= others; without N ten times as many of all tests"
+	@echo "  quiz        a hidden bug, chosen by SEED=: which one is it?"
 	@echo "  test-ddp    test SRC=my_ddp.c in place of tiny-ddp/ddp.c; test-fsdp: of tiny-fsdp/fsdp.c;"
 	@echo "              test-megatron: of tiny-megatron/tensor_parallel.c; test-cp: of tiny-cp/ring.c;"
 	@echo "              test-moe: of tiny-moe/expert_parallel.c; TEST=NAME runs one of the tests alone"
 	@echo "  compare     every strategy of tiny-fsdp on one model: a table and a picture"
 	@echo "  bench       tokens/s and memory beside the speed of BLAS"
-	@echo "  run-tiny-ddp, run-tiny-fsdp, run-tiny-megatron, run-tiny-cp, run-tiny-moe    with NP= ranks and ARGS="
+	@echo "  run-tiny-ddp, run-tiny-fsdp, run-tiny-megatron, run-tiny-cp, run-tiny-moe, run-tiny-hybrid    with NP= ranks and ARGS="
 	@echo "  gdb         one rank in gdb: with PROGRAM=, NP=, RANK=, ARGS="
 	@echo "  format, lint, clean"
 

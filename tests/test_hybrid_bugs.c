@@ -61,9 +61,18 @@ static long calls_so_far(const char *group, CommKind kind, const Case *c)
 {
     const CaseGroups *g = case_groups(c);
     const HybridGroups *of = &g->of;
-    Group *all[] = {of->dense.gather,        of->dense.reduce,        of->dense.replicate,        of->tp,
-                    of->kv,                  of->context.team,        of->context.teams,          of->ep,
-                    of->same_experts.gather, of->same_experts.reduce, of->same_experts.replicate, g->model,
+    Group *all[] = {of->dense.gather,
+                    of->dense.reduce,
+                    of->dense.replicate,
+                    of->tp,
+                    of->kv,
+                    of->context.team,
+                    of->context.teams,
+                    of->ep,
+                    of->same_experts.gather,
+                    of->same_experts.reduce,
+                    of->same_experts.replicate,
+                    g->model,
                     g->stream};
     for (int i = 0; i < 13; i++)
         if (strcmp(group_name(all[i]), group) == 0) return group_count(all[i], kind).calls;
@@ -106,10 +115,10 @@ static void skipped_collectives(void **state)
 static void named_bugs(void **state)
 {
     (void)state;
-    static const char *const names[] = {"mean_of_means",       "norm_of_my_shard",    "decay_by_flat_shape",
-                                        "overwrite_shard",     "skip_norm_sum",       "local_softmax",
+    static const char *const names[] = {"mean_of_means",        "norm_of_my_shard",   "decay_by_flat_shape",
+                                        "overwrite_shard",      "skip_norm_sum",      "local_softmax",
                                         "count_copies_in_norm", "balance_of_my_rows", "shift_after_cut",
-                                        "local_positions",     "lse_not_merged"};
+                                        "local_positions",      "lse_not_merged"};
     for (int i = 0; i < 11; i++) {
         Outcome out = outcome_with(names[i], case_of("ring", 4));
         if (!case_is_wrong(&out)) fail_msg("%s went unnoticed", names[i]);

@@ -1,6 +1,7 @@
 /* The mesh's flags, the rules of how the schemes fit together, the sum of their formulas, and pictures. Nothing here
  * reads a running Hybrid: --ledger compares these formulas with the counters, and the two must be independent. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -67,33 +68,27 @@ static bool fits(const HybridOptions *o, int ep)
     return copy % ep == 0 || ep % copy == 0;
 }
 
-/* The flag of experts that was given, though the model has none. */
-static const char *flag_of_experts(const ExpertOptions *o)
+/* A complaint that names a flag of experts that was given, though the model has none; or NULL. */
+static const char *complain_of_flags(ExpertOptions *o, const char *model)
 {
-    return o->ep                            ? "--ep"
-           : o->top_k                       ? "--top-k"
-           : o->expert_ff                   ? "--expert-ff"
-           : o->shared_ff > 0               ? "--shared-ff"
-           : *o->router                     ? "--router"
-           : o->renormalize >= 0            ? "--renormalize"
-           : strcmp(o->balance, "aux") != 0 ? "--balance"
-           : o->aux_coef != -1              ? "--aux-coef"
-           : o->bias_rate != -1             ? "--bias-rate"
-           : o->z_loss > 0                  ? "--z-loss"
-           : o->capacity > 0                ? "--capacity"
-           : o->room > 0                    ? "--expert-room"
-           : o->overlap                     ? "--expert-overlap"
-                                            : NULL;
+    OptionTable table = experts_options(o);
+    const char *complaint = NULL;
+    for (int r = 0; r < table.count && !complaint; r++) {
+        const Option *option = &table.rows[r];
+        char *value = options_value(&table, r);
+        if (strcmp(value, option->initial ? option->initial : "0") != 0)
+            complaint =
+                complain("--%s %s: --model %s has no experts; --experts N gives it some", option->name, value, model);
+        free(value);
+    }
+    return complaint;
 }
 
 static const char *check_experts(HybridOptions *o, ModelConfig *model)
 {
     ExpertOptions *e = &o->experts;
     int ranks = shape_ranks(hybrid_shape(o));
-    if (!model->moe.experts && !e->experts) {
-        const char *flag = flag_of_experts(e);
-        return flag ? complain("%s: --model %s has no experts; --experts N gives it some", flag, model->name) : NULL;
-    }
+    if (!model->moe.experts && !e->experts) return complain_of_flags(e, model->name);
     const char *complaint = experts_apply(e, model);
     if (complaint) return complaint;
     if (!e->ep) { /* as many as possible */
