@@ -70,6 +70,12 @@ until [ "$(build/fp64-bugs/tiny-hybrid --bug reveal:$seed)" = skip_norm_sum ]; d
 answers $seed
 verdict "make quiz: the run fails, a wrong answer is refused, the right one accepted" [ "$(grep -cE '^verify: FAIL|No, not wrong\.|Yes\.$' "$work/out")" = 3 ]
 verdict "make quiz: the run does not name the bug" [ "$(grep -c skip_norm_sum "$work/out")" = 0 ]
+mkdir -p build/exercise
+sh -c "cd build/exercise && $(grep -m1 '^sed .*my_hybrid.c$' tiny-hybrid/README.md | sed 's|tiny-hybrid/hybrid.c|../../&|')"
+mine=build/fp64-debug/obj/build/exercise/my_hybrid.o
+rm -f $mine
+make --no-print-directory CUDA=0 PRECISION=fp64 DEBUG=1 $mine > "$work/out" 2> "$work/err"
+verdict "the skeleton of my_hybrid.c compiles, and fills no seam" [ -s $mine -a "$(grep -c '(void)seams; /\* seams->' build/exercise/my_hybrid.c)" = 5 ]
 run 8 build/fp32-san/tiny-hybrid $nano_moe --fsdp 2 --cp 2 --tp 2 --ep 4 --verify --accumulate 2 --sample 3
 verdict "tiny-hybrid: the sanitizers find nothing" [ $status = 0 ]
 run 8 build/fp64-debug/tiny-hybrid $nano_moe --fsdp 2 --cp 2 --tp 2 --ep 4 --verify --accumulate 2 --sample 3
