@@ -14,7 +14,7 @@ RANK      ?= 0# the rank that make gdb steps
 PROGRAM   ?= tiny-ddp# what make gdb steps
 ARGS      ?=# further flags for make run-*, make gdb
 SEED      ?=# of make grid and make quiz
-SRC       :=# a file to build and test in place of a scheme's own: make test-ddp, test-fsdp, test-megatron, test-cp, test-moe
+SRC       :=# a file to build and test in place of a scheme's own: make test-ddp, test-fsdp, test-megatron, test-cp, test-moe, test-hybrid
 
 CC        ?= cc
 MPI_HOME  ?=
@@ -110,14 +110,14 @@ SOURCES_tiny-fsdp := $(call mine,$(patsubst %,tiny-fsdp/%.c,sharding sharding_pl
 SOURCES_tiny-megatron := $(call mine,$(patsubst %,tiny-megatron/%.c,tensor_parallel tensor_plan)) $(SOURCES_tiny-ddp)
 SOURCES_tiny-cp := $(call mine,$(patsubst %,tiny-cp/%.c,context_parallel context_plan ring allgather ulysses)) $(SOURCES_tiny-ddp)
 SOURCES_tiny-moe := $(call mine,$(patsubst %,tiny-moe/%.c,expert_parallel expert_plan)) $(SOURCES_tiny-ddp)
-SOURCES_tiny-hybrid := $(sort tiny-hybrid/hybrid.c tiny-hybrid/hybrid_plan.c $(SOURCES_tiny-fsdp) $(SOURCES_tiny-megatron) $(SOURCES_tiny-cp) $(SOURCES_tiny-moe))
+SOURCES_tiny-hybrid := $(sort $(call mine,tiny-hybrid/hybrid.c tiny-hybrid/hybrid_plan.c) $(SOURCES_tiny-fsdp) $(SOURCES_tiny-megatron) $(SOURCES_tiny-cp) $(SOURCES_tiny-moe))
 SCHEMES := $(sort $(foreach t,$(TRAINERS),$(SOURCES_$t)))
 # The tests whose first line names this build.
 TESTS := $(basename $(notdir $(shell grep -lE '^/\* ranks: .* builds:.* $(VARIANT)( |$$)' tests/test_*.c))) $(if $(filter bf16,$(VARIANT)),,hang read_json)
 objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 
 .SECONDARY:
-.PHONY: all programs demo quiz test test-ddp test-fsdp test-megatron test-cp test-moe compare grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
+.PHONY: all programs demo quiz test test-ddp test-fsdp test-megatron test-cp test-moe test-hybrid compare grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
 all: $(TRAINERS)
 
 # --- compiling: every object depends on the flags it was made with, so builds never mix ---
@@ -220,7 +220,7 @@ test:
 
 # N configurations of tiny-hybrid; without N ten times as many configurations of everything as in the tests.
 ifneq ($(N),)
-whole = $(if $(shell echo '$($(1))' | grep -xE '[0-9]{0,8}'),,$(error $(1)=$($(1)): must be a whole number))
+whole = $(if $(shell echo '$($(1))' | grep -vxE '[0-9]{0,8}'),$(error $(1)=$($(1)): must be a whole number))
 grid:
 	$(foreach setting,N SEED FIRST,$(call whole,$(setting)))
 	@$(MAKE) --no-print-directory $(PLAIN) CUDA=0 PRECISION=fp64 build/fp64/test_hybrid
@@ -238,8 +238,9 @@ test-fsdp: REPLACED := tiny-fsdp/fsdp.c
 test-megatron: REPLACED := tiny-megatron/tensor_parallel.c
 test-cp: REPLACED := tiny-cp/ring.c
 test-moe: REPLACED := tiny-moe/expert_parallel.c
-test-ddp test-fsdp test-megatron test-cp test-moe: private AGAIN = make $@ $(filter-out TEST=%,$(MAKEOVERRIDES))
-test-ddp test-fsdp test-megatron test-cp test-moe: test-%:
+test-hybrid: REPLACED := tiny-hybrid/hybrid.c
+test-ddp test-fsdp test-megatron test-cp test-moe test-hybrid: private AGAIN = make $@ $(filter-out TEST=%,$(MAKEOVERRIDES))
+test-ddp test-fsdp test-megatron test-cp test-moe test-hybrid: test-%:
 	@test -z "$(SRC)" || test -f "$(SRC)" || { echo "SRC=$(SRC): no such file"; exit 2; }
 	@test $(EXACT_PRECISION) != bf16 || { echo "PRECISION=bf16: these tests are for fp64 and fp32"; exit 2; }
 	@$(MAKE) --no-print-directory PRECISION=$(EXACT_PRECISION) CUDA=$(if $(findstring command,$(origin CUDA)),$(CUDA),0) REPLACES=$(REPLACED) build/$(call variant,$(EXACT_PRECISION))/test_$*
@@ -261,7 +262,7 @@ $(OUT)/gemm_rate $(OUT)/device_rate $(OUT)/attention_rate $(OUT)/grouped_rate: $
 
 # Goals that run a make of their own come after all others that are asked for, lest both write the same objects.
 # Nor do they run beside each other, or clean beside anything.
-OWN := test grid demo quiz bench test-ddp test-fsdp test-megatron test-cp test-moe gdb
+OWN := test grid demo quiz bench test-ddp test-fsdp test-megatron test-cp test-moe test-hybrid gdb
 $(filter $(OWN),$(MAKECMDGOALS)): | $(filter-out $(OWN) clean,$(MAKECMDGOALS))
 ifneq ($(filter clean,$(MAKECMDGOALS))$(word 2,$(filter $(OWN),$(MAKECMDGOALS))),)
 .NOTPARALLEL:
@@ -301,7 +302,8 @@ help:
 	@echo "  quiz        a hidden bug, chosen by SEED=: which one is it?"
 	@echo "  test-ddp    test SRC=my_ddp.c in place of tiny-ddp/ddp.c; test-fsdp: of tiny-fsdp/fsdp.c;"
 	@echo "              test-megatron: of tiny-megatron/tensor_parallel.c; test-cp: of tiny-cp/ring.c;"
-	@echo "              test-moe: of tiny-moe/expert_parallel.c; TEST=NAME runs one of the tests alone"
+	@echo "              test-moe: of tiny-moe/expert_parallel.c; test-hybrid: of tiny-hybrid/hybrid.c;"
+	@echo "              TEST=NAME runs one of the tests alone"
 	@echo "  compare     every strategy of tiny-fsdp on one model: a table and a picture"
 	@echo "  bench       tokens/s and memory beside the speed of BLAS"
 	@echo "  run-tiny-ddp, run-tiny-fsdp, run-tiny-megatron, run-tiny-cp, run-tiny-moe, run-tiny-hybrid    with NP= ranks and ARGS="

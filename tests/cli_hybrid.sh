@@ -57,6 +57,11 @@ curve fp64 1 --model nano-moe > "$work/one"
 curve fp64 8 --model nano-moe --tp 2 --cp 2 --fsdp 2 --ep 8 > "$work/many"
 verdict "tiny-hybrid with experts: the losses of 50 steps are a single device's" near 1e-9
 
+make --no-print-directory --dry-run grid N=3 > "$work/out" 2> "$work/err"
+verdict "make grid: SEED and FIRST may be left out" grep -q '^N=3 SEED=1 FIRST=0 ' "$work/out"
+make --no-print-directory --dry-run grid N=3 SEED=x > "$work/out" 2> "$work/err"
+verdict "make grid: SEED must be a number" grep -q 'SEED=x: must be a whole number' "$work/err"
+
 names=$(for seed in $(seq 60); do echo "build/fp64-bugs/tiny-hybrid --bug reveal:$seed"; done | sh | sort -u | wc -l)
 verdict "make quiz: sixty seeds hide all its bugs" [ "$names" = 11 ]
 answers() { printf 'wrong\nskip_norm_sum\n' | MPIRUN="$MPIRUN" MESH="--fsdp 2 --cp 2 --tp 2 --ep 4" SEED=$1 bash common/tools/quiz.sh > "$work/out" 2> "$work/err"; }
@@ -65,6 +70,12 @@ until [ "$(build/fp64-bugs/tiny-hybrid --bug reveal:$seed)" = skip_norm_sum ]; d
 answers $seed
 verdict "make quiz: the run fails, a wrong answer is refused, the right one accepted" [ "$(grep -cE '^verify: FAIL|No, not wrong\.|Yes\.$' "$work/out")" = 3 ]
 verdict "make quiz: the run does not name the bug" [ "$(grep -c skip_norm_sum "$work/out")" = 0 ]
+mkdir -p build/exercise
+sh -c "cd build/exercise && $(grep -m1 '^sed .*my_hybrid.c$' tiny-hybrid/README.md | sed 's|tiny-hybrid/hybrid.c|../../&|')"
+mine=build/fp64-debug/obj/build/exercise/my_hybrid.o
+rm -f $mine
+make --no-print-directory CUDA=0 PRECISION=fp64 DEBUG=1 $mine > "$work/out" 2> "$work/err"
+verdict "the skeleton of my_hybrid.c compiles, and fills no seam" [ -s $mine -a "$(grep -c '(void)seams; /\* seams->' build/exercise/my_hybrid.c)" = 5 ]
 run 8 build/fp32-san/tiny-hybrid $nano_moe --fsdp 2 --cp 2 --tp 2 --ep 4 --verify --accumulate 2 --sample 3
 verdict "tiny-hybrid: the sanitizers find nothing" [ $status = 0 ]
 run 8 build/fp64-debug/tiny-hybrid $nano_moe --fsdp 2 --cp 2 --tp 2 --ep 4 --verify --accumulate 2 --sample 3

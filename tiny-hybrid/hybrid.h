@@ -10,8 +10,10 @@
  * Ranks are numbered tp, cp, fsdp, dp, fastest first. A replica is tp x cp x fsdp neighbours: they hold one copy of the
  * model. ep is not an axis: a rank's expert coordinate is rank mod ep.
  *
- * The order of parameter hooks, from the inside: tensor parallelism sums gradients that are partial over tp; then the
- * experts' sharding, then the dense sharding, reduces. Gradients are sums, so the order changes rounding only.
+ * The order of the parameter hooks, when a unit's backward pass is done: the experts' sharding reduces the experts'
+ * gradients; tensor parallelism sums gradients that are partial over tp; the dense sharding reduces the others. The last
+ * two must run in this order, because after the dense sharding a rank has no whole gradient of the unit any more. The
+ * experts have gradients of their own, so their place is free.
  *
  * Which rank holds what, for 8 ranks, fsdp 2 x cp 2 x tp 2, ep 4 (w: a weight outside the experts):
  *
