@@ -57,7 +57,8 @@ steps_of() { # FLAGS...: the losses and the norm of each step on one rank
     sed -n 's/  lr .*//; /^step 3/p' "$work/out" # the last step has seen the effect of all others
 }
 while IFS='|' read -r others flag; do
-    without=$(steps_of --model nano-moe $others)
+    [ "$others" = "${before-none}" ] || without=$(steps_of --model nano-moe $others)
+    before=$others
     with=$(steps_of --model nano-moe $others $flag)
     verdict "tiny-moe: $flag changes what is trained" [ -n "$without" -a -n "$with" -a "$without" != "$with" ]
 done << 'END'
