@@ -20,17 +20,31 @@ typedef struct {
     Batch batch;
     OptimizerConfig recipe;
     Replicas replicas;
-    acc *weights[STEPS + 1], *grads[STEPS]; /* [whole model]  weights[0]: before step 1 */
-    double loss[STEPS], norm[STEPS];
+    acc *weights[STEPS + 1], *grads[STEPS]; /* [whole model]  experts last; weights[0]: before step 1 */
+    double loss[STEPS], aux[STEPS], norm[STEPS];
+    acc *bias[STEPS];      /* [L, E]  the router's, after the step */
+    int64_t *total[STEPS]; /* [L, E + 1]  the router's counts of choices */
 } Subject;
+
+bool planted_has_experts(const Subject *subject);
+
+/* View number `n` of the model; the experts' views follow all others. `at`: where the twin's values of it begin in
+ * Subject.weights and Subject.grads. */
+typedef struct {
+    const Params *params;
+    const View *view, *twin;
+    size_t at;
+} Parameter;
+int planted_views(const Subject *subject);
+Parameter planted_view(const Subject *subject, int n);
 
 /* [all ranks] Every placement in turn: creates the subject, calls `check`, frees it. The test has four ranks. */
 void planted_for_each(void (*check)(const Subject *));
 
-typedef enum { NOTHING, LOSS, NORM, GRADIENT, WEIGHT, WEIGHT_BIT, WHOLE_WEIGHT_BIT } Kind;
+typedef enum { NOTHING, LOSS, AUX, NORM, BIAS, GRADIENT, WEIGHT, WEIGHT_BIT, WHOLE_WEIGHT_BIT, CHOICES } Kind;
 enum { EVERYWHERE = -1 };
 
-/* An error of `size`, in verify's metric, on this rank if `here`. */
+/* An error of `size`, in verify's metric, on this rank if `here`. CHOICES: so many choices count for another expert. */
 typedef struct {
     Kind kind;
     int step, view; /* view EVERYWHERE: all elements of all views */
@@ -43,5 +57,6 @@ bool planted_owns(const Subject *subject, int view);
 
 /* [all ranks] Verifies `steps` steps, whose numbers are the twin's with these faults. `replicas`: replicas are
  * compared, too. Asserts that --verify passes, if `line` is NULL. Else asserts that it fails on every rank, and that
- * its only complaint begins with `line`. */
+ * its only complaint begins with `line`. Also asserts that it reports as many different choices of experts as were
+ * planted. */
 void planted_expect(const Subject *subject, const Fault *fault, int faults, bool replicas, int steps, const char *line);

@@ -89,14 +89,17 @@ static void equals_the_plain_definition(void **state)
     Random r = {.seed = 31};
     Kernels kernels = kernels_cpu();
     const double bound = sizeof(real) == 8 ? 1e-12 : 1e-4;
+    int biased = 0; /* rounds in which the last layer's bias matters: some experts are not chosen */
     for (int round = 0; round < 60; round++) {
         int seq = random_int(&r, 1, 9), sequences = random_int(&r, 1, 3);
-        ModelConfig c = random_moe(&r, seq);
+        ModelConfig c = random_model(&r, seq);
+        random_experts(&r, &c, random_int(&r, 1, 4));
         Rows rows = random_rows(&r, sequences, seq, c.vocab, 0);
         ModelPart part = {.expert_chunks = random_int(&r, 1, 2), .recompute = random_int(&r, 0, 1)};
         Model *m = create(&c, &kernels, sequences, seq, part);
         for (int i = 0; m->router.bias && i < c.layers * c.moe.experts; i++)
             m->router.bias[i] = (acc)(0.1 * random_real(&r));
+        biased += m->router.bias && c.moe.top_k < c.moe.experts && c.layers > 1;
         loss_of(m, &rows);
         int l = c.layers - 1;
         const real *adds = m->activations->delta; /* of the last layer */
@@ -112,6 +115,7 @@ static void equals_the_plain_definition(void **state)
         model_free(m);
         rows_free_host(&rows);
     }
+    assert_in_range(biased, 5, 60);
 }
 
 /* The auxiliary losses of one micro-step of `steps`, by their definitions in balance.c. */
@@ -320,6 +324,34 @@ static void capacity_drops_the_last_rows(void **state)
     assert_memory_equal(count, want_count, sizeof want_count);
 }
 
+/* An expert takes at most F S k / E rows, rounded up. What the model counts as dropped is what more rows chose. */
+static void capacity_is_a_share_of_the_rows(void **state)
+{
+    (void)state;
+    Random r = {.seed = 37};
+    Kernels kernels = kernels_cpu();
+    const double factors[] = {0.25, 0.5, 1, 1.5}; /* exact in binary: F S k / E is rounded once */
+    for (int round = 0; round < 20; round++) {
+        int seq = random_int(&r, 1, 9), sequences = random_int(&r, 1, 3);
+        ModelConfig c = random_model(&r, seq);
+        random_experts(&r, &c, random_int(&r, 1, 4));
+        c.moe.capacity = factors[round % 4];
+        Rows rows = random_rows(&r, sequences, seq, c.vocab, 0);
+        Model *m = create(&c, &kernels, sequences, seq, (ModelPart){0});
+        loss_of(m, &rows);
+        int E = c.moe.experts;
+        int64_t most = (int64_t)ceil(c.moe.capacity * rows.count * c.moe.top_k / E);
+        for (int l = 0; l < c.layers; l++) {
+            const int64_t *chosen = m->router.total + (size_t)l * (size_t)(E + 1);
+            int64_t dropped = 0;
+            for (int e = 0; e < E; e++) dropped += chosen[e] > most ? chosen[e] - most : 0;
+            assert_int_equal(chosen[E], dropped);
+        }
+        model_free(m);
+        rows_free_host(&rows);
+    }
+}
+
 static void memory_is_the_formula(void **state)
 {
     (void)state;
@@ -343,6 +375,7 @@ static const struct CMUnitTest tests[] = {
     cmocka_unit_test(equals_the_plain_definition),  cmocka_unit_test(auxiliary_losses_are_those_of_their_definitions),
     cmocka_unit_test(finite_differences),           cmocka_unit_test(recompute_and_chunks),
     cmocka_unit_test(ties_go_to_the_lower_number),  cmocka_unit_test(bias_follows_the_counts),
-    cmocka_unit_test(capacity_drops_the_last_rows), cmocka_unit_test(memory_is_the_formula),
+    cmocka_unit_test(capacity_drops_the_last_rows), cmocka_unit_test(capacity_is_a_share_of_the_rows),
+    cmocka_unit_test(memory_is_the_formula),
 };
 TESTING_MAIN(tests)

@@ -87,8 +87,10 @@ const char *hybrid_check(HybridOptions *options, int ranks);
 Shape hybrid_shape(const HybridOptions *options);
 
 /* Call when the model is known. Gives it the experts that the flags ask for, and fills in ep. NULL, or a complaint if the
- * schemes cannot cut the model, the sequence or a micro-step of `rows` rows on this rank in this way. */
-const char *hybrid_check_model(HybridOptions *options, ModelConfig *model, long batch, long seq, int rows);
+ * schemes cannot cut the model, the sequence or a micro-step of `rows` rows on this rank in this way. `folder`: as in
+ * experts_apply. */
+const char *hybrid_check_model(HybridOptions *options, ModelConfig *model, const char *folder, long batch, long seq,
+                               int rows);
 
 /* What a rank holds. NULL, or a complaint if experts need more room than a collective takes. */
 const char *hybrid_part(const HybridOptions *options, const ModelConfig *model, bool on_gpu, int rows, ModelPart *part);

@@ -84,12 +84,12 @@ static const char *complain_of_flags(ExpertOptions *o, const char *model)
     return complaint;
 }
 
-static const char *check_experts(HybridOptions *o, ModelConfig *model)
+static const char *check_experts(HybridOptions *o, ModelConfig *model, const char *folder)
 {
     ExpertOptions *e = &o->experts;
     int ranks = shape_ranks(hybrid_shape(o));
     if (!model->moe.experts && !e->experts) return complain_of_flags(e, model->name);
-    const char *complaint = experts_apply(e, model);
+    const char *complaint = experts_apply(e, model, folder);
     if (complaint) return complaint;
     if (!e->ep) { /* as many as possible */
         e->ep = model->moe.experts;
@@ -105,9 +105,9 @@ static const char *check_experts(HybridOptions *o, ModelConfig *model)
     return NULL;
 }
 
-const char *hybrid_check_model(HybridOptions *o, ModelConfig *model, long batch, long seq, int rows)
+const char *hybrid_check_model(HybridOptions *o, ModelConfig *model, const char *folder, long batch, long seq, int rows)
 {
-    const char *complaint = check_experts(o, model);
+    const char *complaint = check_experts(o, model, folder);
     if (!complaint) complaint = model_config_check_slice(model, (int)o->tensor.tp); /* before it is cut */
     if (complaint) return complaint;
     ModelConfig slice = model_config_slice(model, (int)o->tensor.tp);

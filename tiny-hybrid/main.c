@@ -27,7 +27,7 @@ int main(int argc, char **argv)
     DataOrder order = config_data_order(config);
     int accumulate = (int)config->accumulate;
     int micro_rows = (int)(config->batch * config->seq / accumulate) / shape_size(shape, ALONG_ROWS);
-    agree(hybrid_check_model(&options, architecture, config->batch, config->seq, micro_rows));
+    agree(hybrid_check_model(&options, architecture, config_folder(config), config->batch, config->seq, micro_rows));
     if (config->verify && options.experts.capacity > 0)
         agree(complain("--verify: not with --capacity, whose choice of rows depends on the ranks"));
     ModelPart part = {.recompute = config->recompute};

@@ -79,8 +79,9 @@ ExpertSeam experts_seam(ExpertParallel *p);
 
 OptionTable experts_options(ExpertOptions *options);
 
-/* Gives the model the experts that the flags ask for. NULL, or a complaint. */
-const char *experts_apply(const ExpertOptions *options, ModelConfig *model);
+/* Gives the model the experts that the flags ask for. `folder`: that of the model's weights, whose shapes no flag may
+ * change; NULL: the weights are drawn. NULL, or a complaint. */
+const char *experts_apply(const ExpertOptions *options, ModelConfig *model, const char *folder);
 
 /* Fills in --ep. NULL, or a complaint if the experts cannot be dealt over the ranks. Call when the model is known. */
 const char *experts_check(ExpertOptions *options, const ModelConfig *model, int ranks);

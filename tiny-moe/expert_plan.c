@@ -55,10 +55,29 @@ static const char *check_balance(const ExpertOptions *o)
     return NULL;
 }
 
-const char *experts_apply(const ExpertOptions *o, ModelConfig *model)
+/* Flags that would change the shape of tensors, although a folder's weights are to be loaded into them. */
+static const char *check_folder(const ExpertOptions *o, const ModelConfig *model, const char *folder)
+{
+    const struct {
+        const char *flag;
+        bool given;
+        long value, has;
+    } shape[] = {{"experts", o->experts > 0, o->experts, model->moe.experts},
+                 {"expert-ff", o->expert_ff > 0, o->expert_ff, model->moe.ff},
+                 {"shared-ff", o->shared_ff >= 0, o->shared_ff, model->moe.experts ? model->ff : 0}};
+    for (size_t i = 0; i < sizeof shape / sizeof shape[0]; i++)
+        if (shape[i].given && shape[i].value != shape[i].has)
+            return complain("--%s %ld: not with a folder of weights, --model %s, which has %ld", shape[i].flag,
+                            shape[i].value, folder, shape[i].has);
+    if (!model->moe.experts) return complain("--model %s: the folder's weights have no experts", folder);
+    return NULL;
+}
+
+const char *experts_apply(const ExpertOptions *o, ModelConfig *model, const char *folder)
 {
     MoeConfig *c = &model->moe;
     const char *complaint = check_balance(o);
+    if (!complaint && folder) complaint = check_folder(o, model, folder);
     if (complaint) return complaint;
     if (!c->experts) { /* a dense model becomes one of experts */
         *c = (MoeConfig){

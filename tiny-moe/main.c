@@ -26,7 +26,7 @@ int main(int argc, char **argv)
     trainer_check(&t, shape);
     const Config *config = &t.config;
     ModelConfig *architecture = &t.config.architecture;
-    agree(experts_apply(&options, architecture));
+    agree(experts_apply(&options, architecture, config_folder(config)));
     agree(experts_check(&options, architecture, ranks));
     bool drops = options.capacity > 0, on_gpu = strcmp(config->kernels.backend, "cpu") != 0;
     if (config->verify && drops)

@@ -177,6 +177,7 @@ static void compare_choices(Verify *v, const Model *model)
         differ += ours[i] > theirs[i] ? ours[i] - theirs[i] : 0;
         all += theirs[i];
     }
+    comm_all_reduce(comm_control(), &differ, 1, COMM_INT64, COMM_MAX); /* so all ranks judge alike */
     findings_note_choices(&v->findings, differ, all);
     free(ours);
     free(theirs);

@@ -154,6 +154,11 @@ const char *config_finish(Config *c, int data_ranks, int local_rank)
     return check_rows(c, data_ranks);
 }
 
+const char *config_folder(const Config *c)
+{
+    return c->pretrained ? c->model : NULL;
+}
+
 DataOrder config_data_order(const Config *c)
 {
     return (DataOrder){.seed = (uint64_t)c->seed,

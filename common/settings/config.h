@@ -39,5 +39,8 @@ OptionTable config_options(Config *config);
  * sequences. `local_rank`: this rank's number on its host, which chooses its GPU. Returns NULL or a complaint. */
 const char *config_finish(Config *config, int data_ranks, int local_rank);
 
+/* The folder whose weights are loaded, or NULL if --model names a preset. */
+const char *config_folder(const Config *config);
+
 DataOrder config_data_order(const Config *config);
 OptimizerConfig config_optimizer(const Config *config);
