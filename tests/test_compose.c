@@ -9,7 +9,7 @@
 
 #include "case.h"
 
-enum { CASES = 140 };
+enum { CASES = 100 };
 
 static void equals_single_device(void **state)
 {
