@@ -117,7 +117,7 @@ TESTS := $(basename $(notdir $(shell grep -lE '^/\* ranks: .* builds:.* $(VARIAN
 objects = $(patsubst %.c,$(OBJ)/%.o,$(1))
 
 .SECONDARY:
-.PHONY: all programs demo quiz test test-ddp test-fsdp test-megatron test-cp test-moe test-hybrid compare grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
+.PHONY: all programs demo drift quiz test test-ddp test-fsdp test-megatron test-cp test-moe test-hybrid compare grid bench gdb format lint clean help FORCE $(TRAINERS) $(addprefix run-,$(TRAINERS))
 all: $(TRAINERS)
 
 # --- compiling: every object depends on the flags it was made with, so builds never mix ---
@@ -178,6 +178,12 @@ demo:
 	@$(MAKE) --no-print-directory $(PLAIN) PRECISION=fp32 build/fp32/tiny-hybrid
 	$(MPIRUN) -n 8 build/fp64/tiny-hybrid $(MESH) --model nano-moe --steps 3 --verify
 	$(MPIRUN) -n 8 build/fp32/tiny-hybrid $(MESH) --model demo-moe --steps 200 --sample 300
+
+# How far rounding alone takes a mesh from the fp64 run: STEPS=, MODEL=.
+drift:
+	@for precision in fp64 fp32 $(if $(gpu),bf16); do $(MAKE) --no-print-directory $(PLAIN) PRECISION=$$precision build/$$precision/tiny-hybrid || exit 1; done
+	@$(MAKE) --no-print-directory $(PLAIN) PRECISION=fp64 build/fp64/dump_distance
+	@MPIRUN="$(MPIRUN)" bash tests/bench/drift.sh $(ARGS)
 
 # Looking for a hidden bug: SEED=7 hides one, and the same one each time.
 quiz:
@@ -257,12 +263,12 @@ bench:
 	@test -z "$(gpu)" || bash tests/bench/gpu.sh
 	@test "$(if $(gpu),$(shell sh common/tools/gpus | wc -l),0)" -lt 2 || { $(MAKE) --no-print-directory $(PLAIN) PRECISION=bf16 all && MPIRUN="$(MPIRUN)" bash tests/bench/gpus.sh; }
 
-$(OUT)/gemm_rate $(OUT)/device_rate $(OUT)/attention_rate $(OUT)/grouped_rate: $(OUT)/%: $(OBJ)/tests/bench/%.o $(OUT)/libcommon.a
+$(OUT)/gemm_rate $(OUT)/device_rate $(OUT)/attention_rate $(OUT)/grouped_rate $(OUT)/dump_distance: $(OUT)/%: $(OBJ)/tests/bench/%.o $(OUT)/libcommon.a
 	$(call link)
 
 # Goals that run a make of their own come after all others that are asked for, lest both write the same objects.
 # Nor do they run beside each other, or clean beside anything.
-OWN := test grid demo quiz bench test-ddp test-fsdp test-megatron test-cp test-moe test-hybrid gdb
+OWN := test grid demo drift quiz bench test-ddp test-fsdp test-megatron test-cp test-moe test-hybrid gdb
 $(filter $(OWN),$(MAKECMDGOALS)): | $(filter-out $(OWN) clean,$(MAKECMDGOALS))
 ifneq ($(filter clean,$(MAKECMDGOALS))$(word 2,$(filter $(OWN),$(MAKECMDGOALS))),)
 .NOTPARALLEL:
@@ -299,6 +305,7 @@ help:
 	@echo "              after a proof in fp64 that they equal a single device"
 	@echo "  test        build everything and run every test"
 	@echo "  grid        N= random configurations of tiny-hybrid, SEED= others; without N ten times as many of all tests"
+	@echo "  drift       how far five meshes are from the fp64 run, by rounding alone"
 	@echo "  quiz        a hidden bug, chosen by SEED=: which one is it?"
 	@echo "  test-ddp    test SRC=my_ddp.c in place of tiny-ddp/ddp.c; test-fsdp: of tiny-fsdp/fsdp.c;"
 	@echo "              test-megatron: of tiny-megatron/tensor_parallel.c; test-cp: of tiny-cp/ring.c;"

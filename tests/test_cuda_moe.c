@@ -45,6 +45,19 @@ static RouterShape random_shape(Random *r)
     return s;
 }
 
+/* Row i goes to k neighbouring experts, from a random one on. */
+static Both *forced_choices(Random *r, RouterShape s)
+{
+    int choices = s.rows * s.top_k, *to = malloc((size_t)(choices + 1) * sizeof *to), from = 0;
+    for (int c = 0; c < choices; c++) {
+        if (c % s.top_k == 0) from = random_int(r, 0, s.experts - 1);
+        to[c] = (from + c % s.top_k) % s.experts;
+    }
+    Both *both = both_bytes(to, (size_t)choices * sizeof *to);
+    free(to);
+    return both;
+}
+
 static void router(void **state)
 {
     (void)state;
@@ -60,9 +73,12 @@ static void router(void **state)
         Both *choice = zero_bytes(choices * sizeof(int)), *weight = both_output(choices, IN_ACC);
         Both *slope = both_random(&r, groups * (size_t)s.experts, IN_ACC), *dweight = both_random(&r, choices, IN_ACC);
         Both *dlogits = both_output(scores, IN_REAL), *aux = both_output((size_t)s.rows, IN_ACC);
-        bool biased = round % 3 == 1, sloped = round % 4 != 0;
-        cpu.router_forward(HOST(choice), HOST(weight), HOST(logits), biased ? HOST(bias) : NULL, s);
-        gpu.router_forward(DEVICE(choice), DEVICE(weight), DEVICE(logits), biased ? DEVICE(bias) : NULL, s);
+        bool biased = round % 3 == 1, sloped = round % 4 != 0, forced = round % 5 == 4;
+        Both *to = forced_choices(&r, s);
+        cpu.router_forward(HOST(choice), HOST(weight), HOST(logits), biased ? HOST(bias) : NULL,
+                           forced ? HOST(to) : NULL, s);
+        gpu.router_forward(DEVICE(choice), DEVICE(weight), DEVICE(logits), biased ? DEVICE(bias) : NULL,
+                           forced ? DEVICE(to) : NULL, s);
         check_bytes("choices", choice, round);
         both_check("router weight", weight, 0);
         both_to_host(weight);

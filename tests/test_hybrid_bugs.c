@@ -80,7 +80,8 @@ static long calls_so_far(const char *group, CommKind kind, const Case *c)
     return 0;
 }
 
-/* Drops the first and the last call of each kind on each group in a step, each one alone. Those of counts on ep are left out: without them a rank does not know how many rows arrive, and the job ends. */
+/* Drops the first and the last call of each kind on each group in a step, each one alone. Those of counts on ep are
+ * left out: without them a rank does not know how many rows arrive, and the job ends. */
 static int drop_calls(Case c)
 {
     int dropped = 0;

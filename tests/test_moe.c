@@ -15,7 +15,7 @@
 #if defined(PRECISION_FP64) && !defined(DEBUG)
 enum { CASES = 216 };
 #else
-enum { CASES = 18 }; /* fewer: debug builds are slow, and the proof is that of fp64 */
+enum { CASES = 18 };              /* fewer: debug builds are slow, and the proof is that of fp64 */
 #endif
 #if defined(PRECISION_FP64)
 static const double FIRST = 1e-12;

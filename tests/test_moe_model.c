@@ -278,7 +278,7 @@ static void ties_go_to_the_lower_number(void **state)
     int choice[2][4];
     acc weight[2][4];
     for (int sigmoid = 0; sigmoid < 2; sigmoid++) {
-        kernels_cpu().router_forward(&choice[0][0], &weight[0][0], &logits[0][0], NULL,
+        kernels_cpu().router_forward(&choice[0][0], &weight[0][0], &logits[0][0], NULL, NULL,
                                      (RouterShape){2, 5, 4, sigmoid, true});
         const int want[2][4] = {{1, 2, 4, 0}, {0, 1, 2, 3}};
         assert_memory_equal(choice, want, sizeof want);

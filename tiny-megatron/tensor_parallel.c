@@ -200,6 +200,14 @@ static void loss(void *self, acc *losses, real *logits, const int *label, double
     t->kernels.logits_gradient(losses, logits, t->top, total, target, label, first, scale, rows, vocab, stride);
 }
 
+static int stream_row(void *self, int i, int rows)
+{
+    TensorParallel *t = self;
+    if (!t->sp) return i;
+    int n = rows_of_chunk(t, rows), own = my_rows_of_chunk(t, rows);
+    return i / own * n + group_rank(t->tp) * own + i % own;
+}
+
 static void whole_logits(void *self, real *whole, const real *mine)
 {
     TensorParallel *t = self;
@@ -216,6 +224,7 @@ FeatureSeam tensor_seam(TensorParallel *t)
                          .embedding_forward = embedding_forward,
                          .embedding_backward = embedding_backward,
                          .loss = loss,
+                         .stream_row = stream_row,
                          .whole_logits = whole_logits};
 }
 

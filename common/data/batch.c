@@ -46,6 +46,7 @@ void batch_read(Batch *b, long step)
 {
     Group *group = b->share.rows_group;
     int reader = b->share.reader;
+    b->step = step;
     for (int m = 0; m < b->accumulate; m++) {
         int first = m * (b->order.batch / b->accumulate) + reader * b->sequences; /* in the global batch */
         Rows rows = micro_step(b, &b->host, m);

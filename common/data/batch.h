@@ -33,6 +33,7 @@ typedef struct {
     Rows whole;      /* the sequences of one micro-step, on the host */
     Rows host;       /* the rows that this rank keeps, of all micro-steps, on the host */
     Rows rows;       /* a copy in the backend's memory */
+    long step;       /* that was read last */
     int64_t counted; /* labels that count, over all micro-steps and ranks; set by batch_read */
     int64_t area;    /* (query, key) pairs that the masks allow, likewise */
     double pairs;    /* those whose attention this rank computes, since the start */

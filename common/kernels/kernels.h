@@ -177,8 +177,10 @@ struct Kernels {
     /* --- mixture of experts: each row goes to k of E experts (Shazeer et al., 2017) --- */
 
     /* choice[rows, k]: the experts with the largest score + bias, the best first; among equals the lower number is better.
-     * weight[rows, k]: their scores, without the bias. logits is [rows, E]; bias is [E], or NULL. */
-    void (*router_forward)(int *choice, acc *weight, const real *logits, const acc *bias, RouterShape shape);
+     * weight[rows, k]: their scores, without the bias. logits is [rows, E]; bias is [E], or NULL. forced[rows, k], or
+     * NULL: rows go to these experts, whatever their scores. */
+    void (*router_forward)(int *choice, acc *weight, const real *logits, const acc *bias, const int *forced,
+                           RouterShape shape);
     /* Overwrites dlogits[rows, E] with the gradient from dweight[rows, k], and with that of the auxiliary losses. For row
      * i these are  aux_i = sum_e slope[g, e] p_e + z (log sum_e exp(logit_e))^2,  with p_e = score_e / (sum of the row's
      * scores) and g = i / group_rows. slope may be NULL: 0. Choice and slope are constants in the gradient. */

@@ -91,6 +91,11 @@ typedef struct {
     int64_t *load;   /* [L, E + 1]  `summed` added up over all steps, on the host */
     acc *bias;       /* [L, E]  BALANCE_BIAS: what the choice adds to the scores; else NULL */
     double *aux_sum; /* [1]  auxiliary losses of all micro-steps since model_zero_grads, of this rank's rows */
+
+    /* If set: called when layer l has made the choices [rows, k] of this rank's rows. Returns NULL, or other choices, which
+     * the rows then follow; both lie in the backend's memory (observe/routes.h). */
+    const int *(*chosen)(void *self, int l, const int *choice, int rows);
+    void *self;
 } Router;
 
 /* The gradients of the outputs of a layer's four products. layer_backward_inputs leaves them here, and

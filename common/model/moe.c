@@ -138,7 +138,11 @@ const real *moe_forward(Model *m, Activations *activations, int l)
 
     k->linear_forward(a->moe.logits, a->n2, w.router.w, S, C, E);
     const acc *bias = m->router.bias ? m->router.bias + (size_t)l * (size_t)E : NULL;
-    k->router_forward(a->moe.choice, a->moe.weight, a->moe.logits, bias, router_shape(m, S));
+    k->router_forward(a->moe.choice, a->moe.weight, a->moe.logits, bias, NULL, router_shape(m, S));
+    if (m->router.chosen) {
+        const int *forced = m->router.chosen(m->router.self, l, a->moe.choice, S);
+        if (forced) k->router_forward(a->moe.choice, a->moe.weight, a->moe.logits, bias, forced, router_shape(m, S));
+    }
     k->fill(m->router.count + (size_t)l * (size_t)(E + 1), 0, (size_t)(E + 1) * sizeof *m->router.count);
 
     for (int i = 0; i < chunks; i++) {

@@ -90,6 +90,8 @@ typedef struct {
     const real *(*embedding_backward)(void *self, const real *dy, int rows, int width);
     /* Like cross_entropy of kernels.h, for logits that are split by column over the ranks. */
     void (*loss)(void *self, acc *loss, real *logits, const int *label, double scale, int rows);
+    /* The number in the micro-step, of `rows` rows on this rank, of row i of this rank's part of the stream. */
+    int (*stream_row)(void *self, int i, int rows);
     /* Collects one row of logits: whole[vocabulary], in the backend's memory. `mine` is this rank's part of the row. */
     void (*whole_logits)(void *self, real *whole, const real *mine);
 } FeatureSeam;

@@ -50,6 +50,8 @@ static const Option common_options[] = {
     {"log", OPTION_TEXT, AT(log), "", .help = "write a JSON line per step; the first holds the configuration", .operand = "FILE"},
     {"trace", OPTION_TEXT, AT(trace), "", .help = "write a timeline of all ranks, for Perfetto", .operand = "FILE"},
     {"dump", OPTION_TEXT, AT(dump), "", .help = "write the first step's gradients and the final weights (safetensors)", .operand = "FILE"},
+    {"save-routes", OPTION_TEXT, AT(save_routes), "", .help = "with experts, on one rank: write which experts each row goes to", .operand = "FILE"},
+    {"routes", OPTION_TEXT, AT(routes), "", .help = "with experts: rows go where the file of --save-routes says", .operand = "FILE"},
     {"sample", OPTION_INT, AT(sample), "0", 0, INTS_MAX, .help = "after training, let the model write N tokens"},
     {"prompt", OPTION_TEXT, AT(prompt), NULL, .help = "what --sample starts from (a line break)"},
     {"show", OPTION_CHOICE, AT(show), "", .choices = "mesh|shards|memory|plan", .help = "draw it and stop"},
@@ -144,6 +146,7 @@ const char *config_finish(Config *c, int data_ranks, int local_rank)
     if (c->batch > INTS_MAX / 8 / c->seq)
         return complain("--batch %ld: times --seq %ld must be at most %d", c->batch, c->seq, INTS_MAX / 8);
     if (c->prefix >= c->seq) return complain("--prefix %ld: must be less than --seq %ld", c->prefix, c->seq);
+    if (*c->routes && c->verify) return complain("--routes %s: not with --verify, whose twin has a router", c->routes);
     if (c->prompt && !c->sample) return complain("--prompt %s: goes with --sample", c->prompt);
     if (!c->prompt) c->prompt = "\n";
     if (c->document >= 0 && !c->pack) return complain("--document %ld: goes with --pack", c->document);

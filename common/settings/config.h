@@ -23,7 +23,7 @@ typedef struct {
     long recompute;
     /* what to look at */
     long verify, ledger, sample, step, world;
-    const char *log, *trace, *dump, *show, *bug, *prompt;
+    const char *log, *trace, *dump, *save_routes, *routes, *show, *bug, *prompt;
 
     /* derived by config_finish */
     ModelConfig architecture;

@@ -76,12 +76,15 @@ typedef struct {
     const char *flag, *path; /* path: "" if the flag is not given */
     bool made;
 } Output;
-enum { OUTPUTS = 4 };
+enum { OUTPUTS = 5 };
 
 static void list_outputs(const Config *c, Output outputs[OUTPUTS])
 {
-    const Output given[OUTPUTS] = {
-        {"log", c->log, false}, {"trace", c->trace, false}, {"dump", c->dump, false}, {"autotune", c->autotune, false}};
+    const Output given[OUTPUTS] = {{"log", c->log, false},
+                                   {"trace", c->trace, false},
+                                   {"dump", c->dump, false},
+                                   {"save-routes", c->save_routes, false},
+                                   {"autotune", c->autotune, false}};
     memcpy(outputs, given, sizeof given);
 }
 
@@ -120,7 +123,7 @@ const char *outputs_check(const Config *c)
     struct stat info;
     const char *complaint = NULL;
     list_outputs(c, outputs);
-    bool any = *c->log || *c->trace || *c->dump || *c->autotune;
+    bool any = *c->log || *c->trace || *c->dump || *c->save_routes || *c->autotune;
     bool is_folder = any && stat(c->data, &info) == 0 && S_ISDIR(info.st_mode);
     if (is_folder) complaint = folder_list(&folder, c->data);
     for (int o = 0; o < OUTPUTS && !complaint; o++)

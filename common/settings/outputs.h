@@ -1,4 +1,4 @@
-/* The files that a run writes: --log, --trace, --dump, --autotune.
+/* The files that a run writes: --log, --trace, --dump, --save-routes, --autotune.
  *
  * A run that is refused leaves all files as they were. So the trainer calls outputs_check first, which touches no
  * file. Then it makes all other checks, and only then outputs_create. No file is written before that.

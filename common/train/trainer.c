@@ -116,6 +116,7 @@ void trainer_open(Trainer *t, ModelPart part, const Expected *expected)
     open_data(t);
     part = place_rank(&t->mesh, part, place_model_group(&t->mesh, part));
     part.recompute = c->recompute;
+    agree(routes_check(c->save_routes, c->routes, &c->architecture));
     agree(first_rank() ? outputs_check(c) : NULL);
     run_use_threads();
     agree(c->pretrained ? safetensors_check_weights(&c->architecture, c->model) : NULL);
@@ -143,6 +144,7 @@ void trainer_begin(Trainer *t, Replicas replicas)
     agree(first_rank() ? outputs_create(c) : NULL);
     if (*c->autotune && first_rank()) autotune_save(c->autotune);
     agree(metrics_open(&t->metrics, c, t->table, t->tables, &t->mesh));
+    agree(routes_open(&t->routes, c->save_routes, c->routes, t->model, &t->batch, c->steps));
     agree(*c->dump ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels, first_rank()) : NULL);
     run_begin(c, &t->mesh, model_parameters(&c->architecture), data_tokens(t->data));
     if (first_rank()) data_print_notes(t->data);
@@ -158,6 +160,7 @@ int trainer_finish(Trainer *t, const Expected *expected)
     int64_t acted = bug_acted();
     if (*c->bug) comm_all_reduce(comm_control(), &acted, 1, COMM_INT64, COMM_MAX);
     if (*c->bug && !acted && first_rank()) printf("note: --bug %s: this run never came to its place\n", c->bug);
+    routes_close(t->routes, first_rank());
     dump_weights(&t->dump, &t->model->params);
     if (c->ledger) {
         int64_t differs = !ledger_print(expected, first_rank());

@@ -8,6 +8,7 @@
 #include "observe/dump.h"
 #include "observe/ledger.h"
 #include "observe/metrics.h"
+#include "observe/routes.h"
 #include "observe/verify.h"
 #include "settings/config.h"
 
@@ -27,6 +28,7 @@ typedef struct {
     Optimizer optimizer;
     Metrics metrics;
     Dump dump;
+    Routes *routes; /* NULL without --routes and --save-routes */
     Verify *verify; /* NULL without --verify */
 } Trainer;
 

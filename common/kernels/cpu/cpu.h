@@ -62,7 +62,8 @@ void attention_backward_blocks(real *dq, acc *dq_fold, real *dk, real *dv, acc *
 void swiglu_forward(real *y, const real *gate_up, int n, int ff);
 void swiglu_backward(real *dgate_up, const real *dy, const real *gate_up, int n, int ff);
 
-void router_forward(int *choice, acc *weight, const real *logits, const acc *bias, RouterShape shape);
+void router_forward(int *choice, acc *weight, const real *logits, const acc *bias, const int *forced,
+                    RouterShape shape);
 void router_backward(real *dlogits, acc *aux, const acc *dweight, const real *logits, const int *choice,
                      const acc *weight, const acc *slope, int group_rows, double z, RouterShape shape);
 void count_slope(acc *slope, const int64_t *count, int layers, int experts, double factor);

@@ -14,7 +14,7 @@ static double scores(double *score, const real *logits, RouterShape s)
     return top + log(total);
 }
 
-void router_forward(int *choice, acc *weight, const real *logits, const acc *bias, RouterShape s)
+void router_forward(int *choice, acc *weight, const real *logits, const acc *bias, const int *forced, RouterShape s)
 {
 #pragma omp parallel for
     for (int i = 0; i < s.rows; i++) {
@@ -26,6 +26,7 @@ void router_forward(int *choice, acc *weight, const real *logits, const acc *bia
             int best = 0; /* as k <= E, one of the rest is better than an expert that is chosen */
             for (int e = 1; e < s.experts; e++)
                 if (!chosen[e] && (chosen[best] || value[e] > value[best])) best = e;
+            if (forced) best = forced[(size_t)i * s.top_k + j];
             chosen[best] = true;
             choice[(size_t)i * s.top_k + j] = best;
             total += score[best];

@@ -34,7 +34,8 @@ static __device__ double scores(double *score, const real *logits, RouterShape s
     return top + log(total);
 }
 
-static __global__ void forward(int *choice, acc *weight, const real *logits, const acc *bias, RouterShape s)
+static __global__ void forward(int *choice, acc *weight, const real *logits, const acc *bias, const int *forced,
+                               RouterShape s)
 {
     extern __shared__ double shared[];
     int i = blockIdx.x * ROWS + threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -50,6 +51,7 @@ static __global__ void forward(int *choice, acc *weight, const real *logits, con
             if (value[e] > best) best = value[e], at = e;
         warp_best(&best, &at);
         if (at == s.experts) at = 0; /* every logit is NaN: the run ends at the loss */
+        if (forced) at = forced[(size_t)i * s.top_k + j];
         total += score[at];
         if (lane == 0) {
             choice[(size_t)i * s.top_k + j] = at;
@@ -143,10 +145,12 @@ static size_t shared_bytes(int experts)
     return (size_t)ROWS * 2 * experts * sizeof(double);
 }
 
-void cuda_router_forward(int *choice, acc *weight, const real *logits, const acc *bias, RouterShape s)
+void cuda_router_forward(int *choice, acc *weight, const real *logits, const acc *bias, const int *forced,
+                         RouterShape s)
 {
     if (s.rows == 0) return;
-    forward<<<blocks_of(s.rows), THREADS, shared_bytes(s.experts), cuda_stream()>>>(choice, weight, logits, bias, s);
+    forward<<<blocks_of(s.rows), THREADS, shared_bytes(s.experts), cuda_stream()>>>(choice, weight, logits, bias,
+                                                                                        forced, s);
     CUDA_LAUNCHED();
 }
 
