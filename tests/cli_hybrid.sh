@@ -62,6 +62,33 @@ verdict "make grid: SEED and FIRST may be left out" grep -q '^N=3 SEED=1 FIRST=0
 make --no-print-directory --dry-run grid N=3 SEED=x > "$work/out" 2> "$work/err"
 verdict "make grid: SEED must be a number" grep -q 'SEED=x: must be a whole number' "$work/err"
 
+# The routes of one run, followed by others: on any mesh every row goes where it went.
+flags="$nano_moe --accumulate 2"
+run 1 build/fp64/tiny-hybrid $flags --save-routes "$work/routes" --recompute
+one=$(grep -o '^step 3/3 .* norm [0-9.]*' "$work/out")
+follows() { [ "$status" = 0 ] && grep -q "^routes: 0 of 27648 choices" "$work/out" && [ "$(grep -o '^step 3/3 .* norm [0-9.]*' "$work/out")" = "$one" ]; }
+for mesh in "--tp 2 --cp 2 --fsdp 2 --overlap-chunks 2" "--tp 4 --dp 2 --ep 8 --recompute"; do
+    run 8 build/fp64/tiny-hybrid $flags --routes "$work/routes" $mesh
+    verdict "tiny-hybrid $mesh: follows the routes of a single device" follows
+done
+run 4 build/fp64/tiny-hybrid $flags --routes "$work/routes" --router sigmoid
+verdict "tiny-hybrid: routes are followed against the router's choice" [ $status = 0 -a "$(sed -n 's/^routes: \([0-9]*\) of .*/\1/p' "$work/out")" -gt 100 ]
+ddp=$hybrid
+refused "routes of another batch" "--routes $work/routes: of another model, --batch, --seq or --accumulate" 2 $nano_moe --routes "$work/routes"
+refused "routes of fewer steps" "--routes $work/routes: has 3 steps" 2 $flags --steps 4 --routes "$work/routes"
+refused "routes that are none" "--routes LICENSE: no file of --save-routes" 2 $nano_moe --routes LICENSE
+refused "routes for a dense model" "--routes $work/routes: goes with a model of experts" 2 --model nano --data LICENSE --routes "$work/routes"
+refused "routes beside a twin" "--routes $work/routes: not with --verify" 2 $flags --verify --routes "$work/routes"
+refused "routes written by two ranks" "goes with one rank" 2 $nano_moe --save-routes "$work/new/routes"
+head -c 20000 "$work/routes" > "$work/cut"
+refused "routes that end early" "--routes $work/cut: has 3 steps, of which not all may be written" 2 $flags --routes "$work/cut"
+{ head -c 20000 "$work/routes" && printf '\377\377' && tail -c +20003 "$work/routes"; } > "$work/damaged"
+refused "routes to an expert that is not there" "--routes $work/damaged: names expert 65535; the model has 8" 2 $flags --routes "$work/damaged"
+ddp=build/fp32/tiny-ddp
+make --no-print-directory CUDA=0 build/fp64/dump_distance PRECISION=fp64 > "$work/out" 2> "$work/err"
+STEPS=2 bash tests/bench/drift.sh --data LICENSE > "$work/out" 2> "$work/err"
+verdict "make drift: a line for a single device and for five meshes, all within fp32 rounding" [ "$(awk '$1 == "fp32" && $(NF - 5) < 1e-6 && $(NF - 6) < 1e-5 && $(NF - 7) < 1e-7' "$work/out" | wc -l)" = 6 ]
+
 names=$(for seed in $(seq 60); do echo "build/fp64-bugs/tiny-hybrid --bug reveal:$seed"; done | sh | sort -u | wc -l)
 verdict "make quiz: sixty seeds hide all its bugs" [ "$names" = 11 ]
 answers() { printf 'wrong\nskip_norm_sum\n' | MPIRUN="$MPIRUN" MESH="--fsdp 2 --cp 2 --tp 2 --ep 4" SEED=$1 bash common/tools/quiz.sh > "$work/out" 2> "$work/err"; }

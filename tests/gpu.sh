@@ -81,6 +81,10 @@ else
         verify_on_gpu $build 4 tiny-moe --model nano-moe --ep 2 --router sigmoid --balance bias --shared-ff 24 --expert-overlap 1
         verify_on_gpu $build 2 tiny-moe --model demo-moe --balance seq-aux --z-loss 0.001 --recompute
     done
+    for build in fp64 fp32 bf16; do
+        verify_on_gpu $build 8 tiny-hybrid --model nano-moe --fsdp 2 --cp 2 --tp 2 --ep 4 --accumulate 2 --expert-room 4
+        verify_on_gpu $build 8 tiny-hybrid --model nano --dp 2 --fsdp 2 --tp 2 --strategy zero3
+    done
     run 4 build/bf16/tiny-moe --device cuda --model nano-moe --data LICENSE --steps 1 --expert-room 1
     verdict "GPU: too little room for experts ends the job" said 1 "this takes --expert-room"
     verify_on_gpu bf16 8 tiny-fsdp --model nano --ignore 0.5

@@ -227,10 +227,12 @@ void hybrid_show_mesh(const ModelConfig *model, const HybridOptions *o)
     if (ranks > DRAWN) printf("mesh: ... and %d more\n", ranks - DRAWN);
     printf("mesh: group   ranks  along          scheme         carries\n");
     sizes_of_groups(model, o, size);
-    for (int g = 0; g < GROUPS; g++)
+    for (int g = 0; g < GROUPS; g++) {
+        bool all = strcmp(groups[g].name, "dp") == 0 && shards_by(o) == SHARD_NOTHING; /* replicas along cp, too */
         if (size[g] > 1)
-            printf("mesh: %-8s %4d  %-13s  %-13s  %s\n", groups[g].name, size[g], groups[g].along, groups[g].scheme,
-                   groups[g].carries);
+            printf("mesh: %-8s %4d  %-13s  %-13s  %s\n", groups[g].name, size[g], all ? "cp dp" : groups[g].along,
+                   groups[g].scheme, groups[g].carries);
+    }
 }
 
 /* The payload of all collectives on the groups of that name: counted, or by formula. */
@@ -276,5 +278,8 @@ void hybrid_show_plan(const ModelConfig *model, const HybridOptions *o, DataOrde
     sharding_show_plan(model, &o->sharding, shape, accumulate);
     if (o->tensor.tp > 1) printf("--- split matrices: tiny-megatron\n"), tensor_show_plan(model, &o->tensor, shape);
     if (o->context.cp > 1) printf("--- attention: tiny-cp\n"), context_show_plan(&slice, &o->context, order);
-    if (model->moe.experts) printf("--- experts: tiny-moe\n"), experts_show_plan(model, &o->experts);
+    if (model->moe.experts)
+        printf("--- experts: tiny-moe\n"),
+            experts_show_plan(model, &o->experts,
+                              "gradients of experts, as tiny-fsdp says above, on egather, ereduce and edp");
 }

@@ -83,7 +83,7 @@ int main(int argc, char **argv)
 
     if (config->ledger && options.context.cp > 1) context_print_work(t.batch.pairs);
     if (config->ledger && hybrid.has_experts && comm_world_rank() == 0) experts_print_load(model);
-    if (config->ledger) hybrid_print_schemes(&expected, comm_world_rank() == 0);
+    if (config->ledger && shape_ranks(shape) > 1) hybrid_print_schemes(&expected, comm_world_rank() == 0);
     int status = trainer_finish(&t, &expected);
     hybrid_free(&hybrid);
     return status;

@@ -105,11 +105,12 @@ void tensor_show_plan(const ModelConfig *model, const TensorOptions *o, Shape sh
     const char *column_back = !split ? ""
                               : sp   ? "all-gather of rows again, for the weights; reduce-scatter of gradients, after"
                                      : "all-reduce of gradients, while those of the weights are computed";
-    if (split)
-        printf("each of %d ranks that share the layers: %d of %d heads, %d of %d kv heads, %d of %d ff features, %s\n",
-               tp, c.heads, model->heads, c.kv_heads, model->kv_heads, c.ff, model->ff,
-               sp ? "and its part of the stream's rows" : "and all of the stream's rows");
-    else
+    if (split) {
+        printf("each of %d ranks that share the layers: %d of %d heads, %d of %d kv heads, ", tp, c.heads, model->heads,
+               c.kv_heads, model->kv_heads);
+        if (!model->moe.experts) printf("%d of %d ff features, ", c.ff, model->ff);
+        printf("and %s of the stream's rows\n", sp ? "its part" : "all");
+    } else
         printf("each rank has whole layers\n");
     printf("forward\n");
     show_row("embedding", after);
@@ -119,9 +120,13 @@ void tensor_show_plan(const ModelConfig *model, const TensorOptions *o, Shape sh
     show_row("attention", "");
     show_row("output", after);
     show_row("add, norm", "");
-    show_row("gate, up", before);
-    show_row("swiglu", "");
-    show_row("down", after);
+    if (model->moe.experts) {
+        show_row("experts", "of this rank's rows; not split along tp");
+    } else {
+        show_row("gate, up", before);
+        show_row("swiglu", "");
+        show_row("down", after);
+    }
     printf(" then\n");
     show_row("add, norm", "");
     show_row("head", before);
@@ -130,9 +135,13 @@ void tensor_show_plan(const ModelConfig *model, const TensorOptions *o, Shape sh
     show_row("head", column_back);
     show_row("norm, add", "");
     printf(" in each layer\n");
-    show_row("down", row_back);
-    show_row("swiglu", "");
-    show_row("gate, up", column_back);
+    if (model->moe.experts) {
+        show_row("experts", "");
+    } else {
+        show_row("down", row_back);
+        show_row("swiglu", "");
+        show_row("gate, up", column_back);
+    }
     show_row("norm", "");
     show_row("output", row_back);
     show_row("attention", "");
@@ -143,7 +152,8 @@ void tensor_show_plan(const ModelConfig *model, const TensorOptions *o, Shape sh
     if (sp && o->overlap_chunks > 1)
         printf("rows and gradients travel in %ld chunks: one travels while another is multiplied\n", o->overlap_chunks);
     if (split && (sp || model->qk_norm || sharers > 1)) printf("once a step, of gradients\n");
-    if (split && (sp || model->qk_norm)) show_row(sp ? "norms" : "QK-norms", "all-reduce over tp");
+    if (split && (sp || model->qk_norm))
+        show_row(!sp ? "QK-norms" : model->moe.experts ? "norms, router" : "norms", "all-reduce over tp");
     if (sharers > 1) printf("  %-12s  all-reduce over the %d ranks that share a kv head\n", "K, V", sharers);
     if (shape.size[AXIS_DP] > 1)
         printf("gradients are then reduced over %d replicas, as in tiny-ddp\n", shape.size[AXIS_DP]);

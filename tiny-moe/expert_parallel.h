@@ -96,8 +96,8 @@ const char *experts_place(const ExpertOptions *options, const ModelConfig *model
 void experts_expect(Expected *expected, const ModelConfig *model, const ModelPart *part, int rows, int accumulate,
                     long steps);
 
-/* Prints one layer's compute and collectives (--show plan). */
-void experts_show_plan(const ModelConfig *model, const ExpertOptions *options);
+/* Prints one layer's compute and collectives (--show plan). `gradients`: how the trainer sums them. */
+void experts_show_plan(const ModelConfig *model, const ExpertOptions *options, const char *gradients);
 
 /* Prints how many rows chose each expert, and how many choices --capacity dropped (--ledger). Call on one rank: the
  * counts are those of all. */

@@ -165,7 +165,7 @@ void experts_expect(Expected *e, const ModelConfig *model, const ModelPart *part
         room * (size_t)model->width * sizeof(real) + (size_t)model->layers * room * sizeof(int);
 }
 
-void experts_show_plan(const ModelConfig *model, const ExpertOptions *o)
+void experts_show_plan(const ModelConfig *model, const ExpertOptions *o, const char *gradients)
 {
     const MoeConfig *c = &model->moe;
     int ep = (int)o->ep;
@@ -183,12 +183,11 @@ void experts_show_plan(const ModelConfig *model, const ExpertOptions *o)
     if (ep > 1) printf("  back          all_to_all_v on ep\n");
     printf("  sum           of each row's results, times their weights\n");
     printf("backward: the same way, for gradients; the counts are known\n");
-    printf("after the last layer: all_reduce on data of the rows of each expert%s\n",
+    printf("after the last layer: all_reduce over all ranks of the choices of each expert%s\n",
            c->balance == BALANCE_AUX    ? ", for the balance loss"
            : c->balance == BALANCE_BIAS ? ", for the bias, which each step changes"
                                         : ", for the ledger");
-    printf(
-        "once a step: dense gradients all-reduced on dp, those of experts on edp, among ranks with the same experts\n");
+    printf("once a step: %s\n", gradients);
 }
 
 void experts_print_load(const Model *model)

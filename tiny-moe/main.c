@@ -44,7 +44,10 @@ int main(int argc, char **argv)
     params_free(&dense);
     params_free(&experts);
     if (*config->show) {
-        if (comm_world_rank() == 0 && !show(config, shape, part, &expected)) experts_show_plan(architecture, &options);
+        if (comm_world_rank() == 0 && !show(config, shape, part, &expected))
+            experts_show_plan(
+                architecture, &options,
+                "dense gradients all-reduced on dp, those of experts on edp, among ranks with the same experts");
         return run_finish(0);
     }
 

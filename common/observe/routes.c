@@ -24,7 +24,7 @@ struct Routes {
     const Batch *batch;
     Header header;
     const char *save, *follow;
-    FILE *out; /* NULL: the run follows `in` */
+    FILE *out; /* NULL: nothing is written yet */
     int in;
     uint16_t *layer;       /* [rows, k]  those of one layer */
     int *mine, *on_device; /* [S, k]  of this rank's rows, on the host and in the backend's memory */
@@ -62,6 +62,13 @@ static void read_layer(Routes *r, int64_t number)
         fatal("--routes %s: has changed, or cannot be read", r->follow);
 }
 
+static void create_file(Routes *r)
+{
+    r->out = fopen(r->save, "wb");
+    if (!r->out) fatal("--save-routes %s: %s", r->save, strerror(errno));
+    output_write(r->out, "save-routes", r->save, &r->header, sizeof r->header);
+}
+
 /* Hook of the router: layer l has made its choices. */
 static const int *chosen(void *self, int l, const int *choice, int rows)
 {
@@ -73,8 +80,10 @@ static const int *chosen(void *self, int l, const int *choice, int rows)
     bool first = number >= r->seen;
     r->model->kernels.download(r->mine, choice, count * sizeof *r->mine);
     if (first) r->seen = number + 1;
-    if (r->out) {
-        for (size_t c = 0; c < count; c++) r->layer[row_of_all(r, (int)c / k) * (size_t)k + c % (size_t)k] = (uint16_t)r->mine[c];
+    if (*r->save) {
+        if (!r->out) create_file(r);
+        for (size_t c = 0; c < count; c++)
+            r->layer[row_of_all(r, (int)c / k) * (size_t)k + c % (size_t)k] = (uint16_t)r->mine[c];
         if (first) output_write(r->out, "save-routes", r->save, r->layer, count * sizeof *r->layer);
         return NULL;
     }
@@ -92,12 +101,6 @@ static const int *chosen(void *self, int l, const int *choice, int rows)
 static const char *open_file(Routes *r)
 {
     Header found = {0};
-    if (*r->save) {
-        r->out = fopen(r->save, "wb");
-        if (!r->out) return complain("--save-routes %s: %s", r->save, strerror(errno));
-        output_write(r->out, "save-routes", r->save, &r->header, sizeof r->header);
-        return NULL;
-    }
     r->in = open(r->follow, O_RDONLY);
     if (r->in < 0) return complain("--routes %s: %s", r->follow, strerror(errno));
     ssize_t got = read(r->in, &found, sizeof found);
@@ -162,7 +165,7 @@ const char *routes_open(Routes **routes, const char *save, const char *follow, M
     memory_charge_twin(1); /* no part of what is trained */
     r->on_device = memory_alloc(mine * sizeof *r->on_device, MEMORY_BUFFERS);
     memory_charge_twin(0);
-    const char *complaint = open_file(r);
+    const char *complaint = *follow ? open_file(r) : NULL;
     if (!complaint) complaint = check_experts(r);
     model->router.self = r;
     model->router.chosen = chosen;
@@ -174,8 +177,8 @@ void routes_close(Routes *r, bool prints)
 {
     if (!r) return;
     r->model->router.chosen = NULL;
-    if (r->out) {
-        output_close(r->out, "save-routes", r->save);
+    if (*r->save) {
+        if (r->out) output_close(r->out, "save-routes", r->save);
     } else {
         int64_t sums[] = {r->flips, r->choices};
         comm_uncounted(1);

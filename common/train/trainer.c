@@ -134,6 +134,7 @@ void trainer_open(Trainer *t, ModelPart part, const Expected *expected)
     if (c->architecture.moe.experts && part.stream_parts > 1)
         stream = mesh_group(&t->mesh, ALONG_ROWS | ALONG_TP, "stream");
     router_share(t->model, stream, (double)(c->batch / c->accumulate), (int)c->seq);
+    agree(routes_open(&t->routes, c->save_routes, c->routes, t->model, &t->batch, c->steps));
     t->optimizer = optimizer_create(config_optimizer(c), &t->model->params, &c->kernels);
 }
 
@@ -144,7 +145,6 @@ void trainer_begin(Trainer *t, Replicas replicas)
     agree(first_rank() ? outputs_create(c) : NULL);
     if (*c->autotune && first_rank()) autotune_save(c->autotune);
     agree(metrics_open(&t->metrics, c, t->table, t->tables, &t->mesh));
-    agree(routes_open(&t->routes, c->save_routes, c->routes, t->model, &t->batch, c->steps));
     agree(*c->dump ? dump_open(&t->dump, c->dump, &t->model->params, &c->kernels, first_rank()) : NULL);
     run_begin(c, &t->mesh, model_parameters(&c->architecture), data_tokens(t->data));
     if (first_rank()) data_print_notes(t->data);
