@@ -57,6 +57,5 @@ bool planted_owns(const Subject *subject, int view);
 
 /* [all ranks] Verifies `steps` steps, whose numbers are the twin's with these faults. `replicas`: replicas are
  * compared, too. Asserts that --verify passes, if `line` is NULL. Else asserts that it fails on every rank, and that
- * its only complaint begins with `line`. Also asserts that it reports as many different choices of experts as were
- * planted. */
+ * its only complaint begins with `line`. */
 void planted_expect(const Subject *subject, const Fault *fault, int faults, bool replicas, int steps, const char *line);

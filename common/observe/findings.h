@@ -18,7 +18,8 @@ typedef struct {
     double bound_first;                  /* for step 1, before any update */
     Finding judged[KINDS], drift[KINDS]; /* a drift has no bound, but must be finite */
     char unequal[96];                    /* the first parameter whose replicas differ */
-    int64_t flips, choices;              /* of experts: those that differ from the twin's, and all */
+    int64_t miscounted;                  /* choices of experts that the run has counted for others than they are for */
+    int64_t flips, choices;              /* those that the twin would have made differently; all */
 } Findings;
 
 /* `rows` of a step, in `micro_steps` micro-steps. */
@@ -27,9 +28,9 @@ Findings findings_create(double rows, int micro_steps);
 /* Notes an error of step `step`, from 0. It is the same on all ranks. */
 void findings_note(Findings *findings, Kind kind, double error, const char *what, long step);
 
-/* Notes how many of a step's choices of experts differ from the twin's. In fp32 and bf16 a few may: where two experts are
- * almost equally good, rounding decides. From then on nothing is judged but the replicas. */
-void findings_note_choices(Findings *findings, int64_t differ, int64_t all);
+/* Notes how many of a step's choices of experts were miscounted, and how many the twin would have made differently. Of the
+ * latter a few may be, in fp32 and bf16: where two experts are almost equally good, rounding decides. */
+void findings_note_choices(Findings *findings, int64_t miscounted, int64_t flips, int64_t all);
 
 /* Returns whether the run failed. `done` of `steps` steps were compared. If `prints`, prints a line for each error beyond
  * its bound, and the last line. */

@@ -32,13 +32,11 @@ struct Routes {
     int64_t flips, choices;
 };
 
-/* Row i of this rank's stream: its number among the rows of the micro-step on all ranks. */
-static size_t row_of_all(const Routes *r, int i)
+size_t routes_row(const Model *model, const Batch *b, int i)
 {
-    const Batch *b = r->batch;
-    const FeatureSeam *f = &r->model->seams.features;
+    const FeatureSeam *f = &model->seams.features;
     int row = f->stream_row ? f->stream_row(f->self, i, b->step_rows) : i;
-    int id = b->host.id[r->model->micro_step.index * b->step_rows + row];
+    int id = b->host.id[model->micro_step.index * b->step_rows + row];
     return (size_t)b->share.reader * (size_t)b->sequences * (size_t)b->order.seq + (size_t)id;
 }
 
@@ -83,13 +81,13 @@ static const int *chosen(void *self, int l, const int *choice, int rows)
     if (*r->save) {
         if (!r->out) create_file(r);
         for (size_t c = 0; c < count; c++)
-            r->layer[row_of_all(r, (int)c / k) * (size_t)k + c % (size_t)k] = (uint16_t)r->mine[c];
+            r->layer[routes_row(r->model, r->batch, (int)c / k) * (size_t)k + c % (size_t)k] = (uint16_t)r->mine[c];
         if (first) output_write(r->out, "save-routes", r->save, r->layer, count * sizeof *r->layer);
         return NULL;
     }
     read_layer(r, number);
     for (int i = 0; i < rows; i++) {
-        const uint16_t *to = r->layer + row_of_all(r, i) * (size_t)k;
+        const uint16_t *to = r->layer + routes_row(r->model, r->batch, i) * (size_t)k;
         for (int j = 0; j < k; j++) r->flips += first && !is_among(r->mine[i * k + j], to, k);
         for (int j = 0; j < k; j++) r->mine[i * k + j] = to[j];
     }

@@ -11,6 +11,10 @@
 
 typedef struct Routes Routes;
 
+/* Row i of this rank's part of the stream, in the running micro-step: its number among the rows of all ranks, in the order of
+ * the sequences. */
+size_t routes_row(const Model *model, const Batch *batch, int i);
+
 /* `save`: the file to be written; `follow`: the one to follow; "" if not given. Returns NULL, or a complaint if both are
  * given, if the model has no experts, or if more than one rank would write. */
 const char *routes_check(const char *save, const char *follow, const ModelConfig *model);

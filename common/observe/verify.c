@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "kernels/memory.h"
 #include "observe/findings.h"
+#include "observe/twin_routes.h"
 
 struct Verify {
     long steps, done;
@@ -20,6 +21,7 @@ struct Verify {
     acc *mine;              /* on the host: what this rank holds of the parameter under comparison */
     acc *theirs;            /* the twin's whole parameter */
     acc *block;             /* this rank's block of theirs */
+    TwinRoutes *routes;     /* with experts, until the last verified step; else NULL */
     Findings findings;
 };
 
@@ -45,7 +47,7 @@ static void wait_for_the_twin(Verify *v)
     comm_broadcast(comm_control(), v->twin_numbers, 3, COMM_DOUBLE, 0);
 }
 
-Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Replicas replicas)
+Verify *verify_create(long steps, Model *model, const Batch *batch, OptimizerConfig optimizer, Replicas replicas)
 {
     if (steps == 0) return NULL;
     Verify *v = calloc(1, sizeof *v);
@@ -75,6 +77,7 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
         v->optimizer = optimizer_create(optimizer, &v->twin->params, &model->kernels);
         memory_charge_twin(0);
     }
+    v->routes = twin_routes_create(model, batch);
     copy_weights(v, &model->params);
     wait_for_the_twin(v);
     return v;
@@ -82,6 +85,8 @@ Verify *verify_create(long steps, const Model *model, const Batch *batch, Optimi
 
 static void end_twin(Verify *v)
 {
+    twin_routes_free(v->routes);
+    v->routes = NULL;
     if (!v->twin) return;
     optimizer_free(&v->optimizer);
     model_free(v->twin);
@@ -162,7 +167,8 @@ static void compare_bias(Verify *v, const Model *model, long step)
     findings_note(&v->findings, WEIGHT, error, "the router's bias", step);
 }
 
-/* [all ranks] How many rows of this step chose other experts than the twin's? The counts of rows tell at least some. */
+/* [all ranks] The twin's rows go to the same experts, so its counts of choices are the run's. Also notes how many choices
+ * the twin would have made differently. */
 static void compare_choices(Verify *v, const Model *model)
 {
     size_t size = model->config.moe.experts ? router_table_size(model) : 0, E = (size_t)model->config.moe.experts;
@@ -177,8 +183,9 @@ static void compare_choices(Verify *v, const Model *model)
         differ += ours[i] > theirs[i] ? ours[i] - theirs[i] : 0;
         all += theirs[i];
     }
-    comm_all_reduce(comm_control(), &differ, 1, COMM_INT64, COMM_MAX); /* so all ranks judge alike */
-    findings_note_choices(&v->findings, differ, all);
+    int64_t counts[] = {differ, twin_routes_end_step(v->routes)};
+    comm_all_reduce(comm_control(), counts, 2, COMM_INT64, COMM_MAX); /* so all ranks judge alike */
+    findings_note_choices(&v->findings, counts[0], counts[1], all);
     free(ours);
     free(theirs);
 }
@@ -206,6 +213,7 @@ static void twin_step(Verify *v, long step)
 void verify_gradients(Verify *v, const Model *model, long step)
 {
     if (!v || step >= v->steps) return;
+    twin_routes_share(v->routes, v->twin);
     if (have_twin()) twin_step(v, step);
     wait_for_the_twin(v);
     compare_choices(v, model);

@@ -28,9 +28,9 @@
  *
  * The bounds of step 1 are for up to 8192 rows and 64 micro-steps. They grow with the roots of these numbers.
  *
- * Experts: which experts a row chooses is a step function of its logits. In fp32 and bf16 two experts may be almost equally
- * good, and rounding decides; the choice may then rightly differ from the twin's. If a few choices differ (1 in 1000, in
- * bf16 1 in 100), step 1 is printed as drift and not judged. Use fp64 to prove a model with experts.
+ * Experts: which experts a row chooses is a step function of its logits. Two experts may be almost equally good, and then
+ * rounding decides. So the twin sends each row to the experts that the run chose (twin_routes.h). The choices that its own
+ * router would have made differently are counted: at most 1 in 1000 may be, in bf16 1 in 100, in fp64 none.
  *
  * Known limits. In fp32, a text of one repeated byte can miss the bounds, because its gradients almost cancel; use fp64
  * there. A training that diverges, for example with a learning rate of 1, magnifies rounding beyond any bound after
@@ -48,7 +48,7 @@ typedef struct Verify Verify;
 /* [all ranks] Creates the twin on rank 0, with a copy of the model's weights. Its memory is counted in MEMORY_TWIN.
  * Returns NULL if steps is 0; then the functions below do nothing. `replicas`: what must be equal bit for bit.
  * verify_report frees it all. */
-Verify *verify_create(long steps, const Model *model, const Batch *batch, OptimizerConfig optimizer, Replicas replicas);
+Verify *verify_create(long steps, Model *model, const Batch *batch, OptimizerConfig optimizer, Replicas replicas);
 
 /* [all ranks] Trains the twin's step up to the gradients and compares them. Call when the run's gradients are reduced,
  * and before they are clipped. */

@@ -146,7 +146,8 @@ const char *config_finish(Config *c, int data_ranks, int local_rank)
     if (c->batch > INTS_MAX / 8 / c->seq)
         return complain("--batch %ld: times --seq %ld must be at most %d", c->batch, c->seq, INTS_MAX / 8);
     if (c->prefix >= c->seq) return complain("--prefix %ld: must be less than --seq %ld", c->prefix, c->seq);
-    if (*c->routes && c->verify) return complain("--routes %s: not with --verify, whose twin has a router", c->routes);
+    const char *routes = *c->routes ? "routes" : "save-routes", *path = *c->routes ? c->routes : c->save_routes;
+    if (*path && c->verify) return complain("--%s %s: not with --verify, whose twin follows the run", routes, path);
     if (c->prompt && !c->sample) return complain("--prompt %s: goes with --sample", c->prompt);
     if (!c->prompt) c->prompt = "\n";
     if (c->document >= 0 && !c->pack) return complain("--document %ld: goes with --pack", c->document);
