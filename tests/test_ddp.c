@@ -152,17 +152,18 @@ static real *train_run(int ranks, DdpOptions options, int accumulate, int slow_r
 static void same_bits(void **state)
 {
     (void)state;
-    const int ranks[] = {1, 2, 3, 4, 8};
-    for (int n = 0; n < 5; n++)
+    enum { STEPS = 3 };
+    const int ranks[] = {1, 3, 8};
+    for (int n = 0; n < 3; n++)
         for (int accumulate = 1; accumulate <= 3; accumulate += 2) {
             DdpOptions overlap = {.overlap = 1, .bucket_mb = 0.001}, waits = {.overlap = 0, .bucket_mb = 0.001};
-            double losses[4][5] = {{0}};
+            double losses[4][STEPS] = {{0}};
             size_t count;
             real *w[4] = {
-                train_run(ranks[n], overlap, accumulate, -1, 5, losses[0], &count),
-                train_run(ranks[n], overlap, accumulate, -1, 5, losses[1], &count),
-                train_run(ranks[n], waits, accumulate, -1, 5, losses[2], &count),
-                train_run(ranks[n], overlap, accumulate, ranks[n] - 1, 5, losses[3], &count),
+                train_run(ranks[n], overlap, accumulate, -1, STEPS, losses[0], &count),
+                train_run(ranks[n], overlap, accumulate, -1, STEPS, losses[1], &count),
+                train_run(ranks[n], waits, accumulate, -1, STEPS, losses[2], &count),
+                train_run(ranks[n], overlap, accumulate, ranks[n] - 1, STEPS, losses[3], &count),
             };
             for (int k = 1; k < 4; k++)
                 assert_together((count == 0 || memcmp(w[0], w[k], count * sizeof(real)) == 0) &&
