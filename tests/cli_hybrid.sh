@@ -79,10 +79,16 @@ refused "routes of fewer steps" "--routes $work/routes: has 3 steps" 2 $flags --
 refused "routes that are none" "--routes LICENSE: no file of --save-routes" 2 $nano_moe --routes LICENSE
 refused "routes for a dense model" "--routes $work/routes: goes with a model of experts" 2 --model nano --data LICENSE --routes "$work/routes"
 refused "routes beside a twin" "--routes $work/routes: not with --verify" 2 $flags --verify --routes "$work/routes"
+run 1 $hybrid $flags --routes "$work/routes" --log "$work/routes"
+verdict "refused: a log in place of the routes" said 2 "the same file is given to --routes"
+mkfifo "$work/pipe"
+refused "routes from a pipe that nobody writes" "no file of --save-routes" 2 $nano_moe --routes "$work/pipe"
 refused "routes written by two ranks" "goes with one rank" 2 $nano_moe --save-routes "$work/new/routes"
 head -c 20000 "$work/routes" > "$work/cut"
 refused "routes that end early" "--routes $work/cut: has 3 steps, of which not all may be written" 2 $flags --routes "$work/cut"
 { head -c 20000 "$work/routes" && printf '\377\377' && tail -c +20003 "$work/routes"; } > "$work/damaged"
+{ head -c 56 "$work/routes" && printf '\001\000\001\000' && tail -c +61 "$work/routes"; } > "$work/twice"
+refused "routes to one expert twice" "--routes $work/twice: a row goes to expert 1 twice" 2 $flags --routes "$work/twice"
 refused "routes to an expert that is not there" "--routes $work/damaged: names expert 65535; the model has 8" 2 $flags --routes "$work/damaged"
 ddp=build/fp32/tiny-ddp
 make --no-print-directory CUDA=0 build/fp64/dump_distance PRECISION=fp64 > "$work/out" 2> "$work/err"

@@ -99,7 +99,7 @@ static const int *chosen(void *self, int l, const int *choice, int rows)
 static const char *open_file(Routes *r)
 {
     Header found = {0};
-    r->in = open(r->follow, O_RDONLY);
+    r->in = open(r->follow, O_RDONLY | O_NONBLOCK); /* a pipe without a writer would block */
     if (r->in < 0) return complain("--routes %s: %s", r->follow, strerror(errno));
     ssize_t got = read(r->in, &found, sizeof found);
     if (got != sizeof found || memcmp(found.magic, r->header.magic, sizeof found.magic) != 0)
@@ -109,7 +109,7 @@ static const char *open_file(Routes *r)
     if (memcmp(&found, &r->header, sizeof found) != 0)
         return complain("--routes %s: of another model, --batch, --seq or --accumulate", r->follow);
     int64_t end = place_of(r, found.steps * found.micro_steps * found.layers);
-    if (found.steps < steps || lseek(r->in, 0, SEEK_END) != (off_t)end)
+    if (found.steps > INT32_MAX || found.steps < steps || lseek(r->in, 0, SEEK_END) != (off_t)end)
         return complain("--routes %s: has %lld steps, of which not all may be written; --steps is %lld", r->follow,
                         (long long)found.steps, (long long)steps);
     return NULL;
@@ -121,10 +121,14 @@ static const char *check_experts(Routes *r)
     size_t count = (size_t)(r->header.rows * r->header.top_k);
     for (int64_t n = 0; r->follow[0] && n < r->header.steps * r->header.micro_steps * r->header.layers; n++) {
         read_layer(r, n);
-        for (size_t c = 0; c < count; c++)
+        for (size_t c = 0; c < count; c++) {
+            size_t row = c - c % (size_t)r->header.top_k;
             if (r->layer[c] >= r->header.experts)
                 return complain("--routes %s: names expert %d; the model has %d", r->follow, (int)r->layer[c],
                                 (int)r->header.experts);
+            if (is_among(r->layer[c], r->layer + row, (int)(c - row)))
+                return complain("--routes %s: a row goes to expert %d twice", r->follow, (int)r->layer[c]);
+        }
     }
     return NULL;
 }

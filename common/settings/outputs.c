@@ -107,6 +107,7 @@ static const char *check_output(const Config *c, const Output outputs[OUTPUTS], 
     const char *complaint = check_file(flag, path);
     if (complaint) return complaint;
     if (is_same_file(path, c->data)) return complain("--%s %s: the same file is given to --data", flag, path);
+    if (is_same_file(path, c->routes)) return complain("--%s %s: the same file is given to --routes", flag, path);
     for (int other = 0; other < o; other++)
         if (is_same_file(path, outputs[other].path))
             return complain("--%s %s: the same file is given to --%s", flag, path, outputs[other].flag);
